@@ -1,0 +1,74 @@
+"""Adaptive-matrix broadcast: the server computes from the means, and all clients use its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fedsys.communication.all_reduce import AllReduce
+from fedsys.communication.traffic import Traffic
+
+_MAX_RESULTS, _MAX_AXES = 16, 4
+
+
+class AdaptiveMatrix(AllReduce):
+    """All-reduce averaging, plus a real server for what must be bit-identical on all clients.
+
+    `server` sums its fields at rank 0, which alone runs the function and broadcasts the result: the
+    adaptive matrices travel together with the new point.
+    """
+
+    name = "adaptive_matrix"
+
+    def server(
+        self,
+        function: Callable[..., Tensor | tuple[Tensor, ...]],
+        fields: tuple[Tensor, ...],
+        traffic: Traffic,
+    ) -> tuple[Tensor, ...]:
+        """Run the function of the means on rank 0; its result becomes rows shared by all clients."""
+        sums = self._local_sums(fields)
+        self._timed(self.transport.reduce, sums, traffic)
+        results: tuple[Tensor, ...] = ()
+        if self.transport.rank == 0:
+            means = (row[0] for row in self._rows(sums, fields))
+            value = function(*means)
+            results = value if isinstance(value, tuple) else (value,)
+        shapes = self._result_shapes(function, fields, results, traffic)
+        message = sums.new_empty(sum(shape.numel() for shape in shapes))
+        if results:
+            torch.cat([result.reshape(-1) for result in results], out=message)
+        self._timed(self.transport.broadcast, message, traffic)
+        traffic.exchanges += 1
+        traffic.bytes_up += sums.numel() * sums.element_size()
+        traffic.bytes_down += message.numel() * message.element_size()
+        parts = message.split([shape.numel() for shape in shapes])
+        hosted = len(fields[0])
+        return tuple(
+            part.view(shape).expand(hosted, *shape)
+            for part, shape in zip(parts, shapes, strict=True)
+        )
+
+    def _result_shapes(
+        self,
+        function: Callable[..., object],
+        fields: tuple[Tensor, ...],
+        results: tuple[Tensor, ...],
+        traffic: Traffic,
+    ) -> tuple[torch.Size, ...]:
+        """The shapes of the server's results, told once for each function and shape of arguments."""
+        known: dict[object, tuple[torch.Size, ...]] = self.__dict__.setdefault("_shapes", {})
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        key = (name, tuple(field.shape[1:] for field in fields))
+        if key not in known:
+            header = torch.full((_MAX_RESULTS, _MAX_AXES + 1), -1)
+            for row, result in zip(header, results, strict=False):
+                row[0] = result.dim()
+                row[1 : result.dim() + 1] = torch.tensor(result.shape)
+            self._timed(self.transport.broadcast, header, traffic)
+            traffic.bytes_control += header.numel() * header.element_size()
+            rows = [row.tolist() for row in header if row[0] >= 0]
+            known[key] = tuple(torch.Size(row[1 : row[0] + 1]) for row in rows)
+        return known[key]

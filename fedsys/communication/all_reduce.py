@@ -1,0 +1,207 @@
+"""All-reduce averaging: the communicator of the periodic methods, and the base of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from fedsys.communication.placement import Placement
+from fedsys.communication.schedule import Every, Schedule
+from fedsys.communication.sync import Sync
+from fedsys.communication.traffic import Traffic
+from fedsys.communication.transport import LocalTransport, Transport
+from fedsys.errors import InputError, require
+
+
+class AllReduce:
+    """Fused weighted means: a sum over the hosted clients, one all_reduce, views back.
+
+    Args:
+        timeout: seconds after which a collective gives up on a silent rank.
+        startup_timeout: the same for the first meeting of the ranks.
+        backend: "gloo", "nccl" or "auto" (nccl where every rank of the host has its own GPU).
+        weights: "uniform", or "size" for clients weighted by the size of their data.
+    """
+
+    name = "all_reduce"
+
+    def __init__(
+        self,
+        timeout: float = 60.0,
+        startup_timeout: float = 300.0,
+        backend: str = "auto",
+        weights: str = "uniform",
+    ) -> None:
+        seconds, owner = "a positive number of seconds", "communicator"
+        require(timeout > 0, owner, "timeout", timeout, seconds)
+        require(startup_timeout > 0, owner, "startup_timeout", startup_timeout, seconds)
+        backends = ("auto", "gloo", "nccl")
+        require(backend in backends, owner, "backend", backend, f"one of {', '.join(backends)}")
+        require(weights in ("uniform", "size"), owner, "weights", weights, "uniform or size")
+        self.timeout, self.startup_timeout = timeout, startup_timeout
+        self.backend, self.weights = backend, weights
+        self.traffic = Traffic()
+        self.open(LocalTransport(), Placement(1), Every(1))
+
+    def open(
+        self,
+        transport: Transport,
+        placement: Placement,
+        schedule: Schedule,
+        seed: int = 0,
+        step: int = 0,
+        sizes: Sequence[int] | None = None,
+        rider: Tensor | None = None,
+    ) -> None:
+        """Connect to the other ranks, ready for iteration `step`.
+
+        Args:
+            transport: the wire.
+            placement: which clients live where.
+            schedule: when the algorithm communicates.
+            seed: of the shared coins.
+            step: the iteration that comes next.
+            sizes: how much data each hosted client has, for weights="size".
+            rider: rows [C, b] averaged in place with the first exchange of each round; the running
+                statistics of BatchNorm travel so.
+        """
+        self.transport, self.placement, self.schedule, self.seed = (
+            transport,
+            placement,
+            schedule,
+            seed,
+        )
+        self._rider = rider
+        self._rider_step = -1
+        self._accept(schedule)
+        self._weights = self._client_weights(sizes)
+        self._begin(step)
+
+    def at(self, step: int) -> Sync:
+        """What iteration `step` may do."""
+        sync = Sync(self, self._communicates(step), self.traffic, step, self._coins(step))
+        self.traffic.rounds += bool(sync)
+        return sync
+
+    def rewind(self, step: int) -> None:
+        """Go back to iteration `step`, to go through a stretch of the run once more."""
+        self._rider, self.traffic = None, Traffic()
+        self._begin(step)
+
+    def at_start(self) -> Sync:
+        """The exchange before the first step; it always communicates and is no round."""
+        return Sync(self, True, self.traffic)
+
+    def aside(self) -> Sync:
+        """For evaluation: always communicates, and none of it counts as the algorithm's."""
+        return Sync(self, True, Traffic())
+
+    # What the schedule asks for; the skip-coin communicator answers otherwise.
+
+    def _accept(self, schedule: Schedule) -> None:
+        if not isinstance(schedule, Every):
+            raise InputError(
+                f"the algorithm flips shared coins, which communicator={self.name} does not; "
+                "use communicator=skip_coin"
+            )
+
+    def _begin(self, step: int) -> None:
+        """Prepare what iteration `step` and those up to the next communication need to know."""
+
+    def _communicates(self, step: int) -> bool:
+        assert isinstance(self.schedule, Every)
+        return self.schedule.communicates(step)
+
+    def _coins(self, step: int) -> Mapping[str, bool]:
+        """The shared coins of a step, other than the one that decides on communication."""
+        return {}
+
+    # The verbs.
+
+    def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
+        """Weighted means over all clients of fields [C, ...], as shared rows of the same shape."""
+        count = len(fields)
+        rider = self._rider if step > self._rider_step and step >= 0 else None
+        if rider is not None:
+            fields = (*fields, rider)
+            self._rider_step = step
+        sums = self._local_sums(fields)
+        self._timed(self.transport.all_reduce, sums, traffic)
+        size = sums.numel() * sums.element_size()
+        traffic.exchanges += 1
+        traffic.bytes_up += size
+        traffic.bytes_down += size
+        rows = self._rows(sums, fields)
+        if rider is not None:
+            rider.copy_(rows[-1])
+        return rows[:count]
+
+    def server(
+        self,
+        function: Callable[..., Tensor | tuple[Tensor, ...]],
+        fields: tuple[Tensor, ...],
+        traffic: Traffic,
+    ) -> tuple[Tensor, ...]:
+        """Run a function of the means on the server and broadcast its result."""
+        raise InputError(
+            f"the algorithm computes on the server, which communicator={self.name} does not; "
+            "use communicator=adaptive_matrix"
+        )
+
+    def gather(self, values: Tensor, traffic: Traffic) -> Tensor:
+        """The values [C, ...] of all clients: [M, ...]."""
+        placement = self.placement
+        most = len(placement.block(0))
+        padded = values
+        if len(values) < most:
+            padded = torch.cat([values, values.new_zeros(most - len(values), *values.shape[1:])])
+        started = perf_counter()
+        parts = self.transport.all_gather(padded)
+        traffic.seconds_waited += perf_counter() - started
+        traffic.exchanges += 1
+        size = values[0].numel() * values.element_size()
+        traffic.bytes_up += size
+        traffic.bytes_down += size * placement.clients
+        return torch.cat([part[: len(placement.block(r))] for r, part in enumerate(parts)])
+
+    # Pieces shared with the subclasses.
+
+    def _local_sums(self, fields: tuple[Tensor, ...]) -> Tensor:
+        """The weighted sums over the hosted clients, one after another in a new flat buffer."""
+        first = fields[0]
+        flat = [field.flatten(1) for field in fields]
+        sizes = [field.shape[1] for field in flat]
+        buffer = first.new_empty(sum(sizes))
+        for rows, part in zip(flat, buffer.split(sizes), strict=True):
+            if len(rows) == 1:
+                torch.mul(rows[0], float(self._weights[0]), out=part)
+            else:
+                torch.mv(rows.T, self._weights.to(rows), out=part)
+        return buffer
+
+    def _rows(self, buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Cut a flat buffer into one row per field, shared by all hosted clients."""
+        parts = buffer.split([field[0].numel() for field in fields])
+        return tuple(
+            part.view(field.shape[1:]).expand_as(field)
+            for part, field in zip(parts, fields, strict=True)
+        )
+
+    def _timed(
+        self, collective: Callable[[Tensor], None], buffer: Tensor, traffic: Traffic
+    ) -> None:
+        started = perf_counter()
+        collective(buffer)
+        traffic.seconds_waited += perf_counter() - started
+
+    def _client_weights(self, sizes: Sequence[int] | None) -> Tensor:
+        hosted = len(self.placement.hosted)
+        if self.weights == "uniform" or sizes is None:
+            return torch.full((hosted,), 1.0 / self.placement.clients, dtype=torch.float64)
+        local = torch.tensor([float(size) for size in sizes], dtype=torch.float64)
+        total = local.sum()
+        self.transport.all_reduce(total)
+        return local / total

@@ -1,0 +1,81 @@
+"""Batches of the hosted clients, by index, from tensors that stay on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsys.random import generator
+
+
+class Batch(NamedTuple):
+    """One batch per hosted client; `inputs[c]` and `labels[c]` are client c's."""
+
+    inputs: Tensor | tuple[Tensor, ...]
+    labels: Tensor | tuple[Tensor, ...]
+
+
+class Batches:
+    """Epochs of each client's samples, each in an order of its own.
+
+    Draw k of step t reads positions t*B .. t*B + B-1 of an endless sequence of permutations, those
+    of (seed, client, epoch, k). So every sample is seen once an epoch, a batch always has B samples,
+    and the batch depends on (seed, client, t, k) alone.
+
+    Args:
+        inputs: all samples of the hosted clients, [N, ...].
+        labels: their labels, [N].
+        sizes: how many of them belong to each hosted client, in order.
+        clients: the numbers of the hosted clients.
+        batch_size: B, or None for all of a client's samples at every step.
+        seed: of the permutations.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        sizes: Sequence[int],
+        clients: Sequence[int],
+        batch_size: int | None,
+        seed: int,
+    ) -> None:
+        self._inputs, self._labels = inputs, labels
+        self.sizes, self._clients = list(sizes), clients
+        self._batch_size, self._seed = batch_size, seed
+        self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+        self._orders: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+        self.whole = Batch(inputs.split(self.sizes), labels.split(self.sizes))
+
+    def at(self, step: int, k: int) -> Batch:
+        """The k-th batch of a step."""
+        if self._batch_size is None:
+            return self.whole
+        index = torch.from_numpy(np.stack(self._indices(step, k, self._batch_size)))
+        index = index.to(self._inputs.device)
+        return Batch(self._inputs[index], self._labels[index])
+
+    def _indices(self, step: int, k: int, batch_size: int) -> list[np.ndarray]:
+        rows = []
+        for row, size in enumerate(self.sizes):
+            epoch, first = divmod(step * batch_size, size)
+            parts, missing = [], batch_size
+            while missing > 0:
+                part = self._order(row, epoch, k)[first : first + missing]
+                parts.append(part)
+                missing -= len(part)
+                epoch, first = epoch + 1, 0
+            rows.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        return rows
+
+    def _order(self, row: int, epoch: int, k: int) -> np.ndarray:
+        cached = self._orders.get((row, k))
+        if cached is None or cached[0] != epoch:
+            stream = generator(self._seed, "batches", self._clients[row], epoch, k)
+            order = stream.permutation(self.sizes[row]) + self._starts[row]
+            cached = self._orders[row, k] = (epoch, order)
+        return cached[1]

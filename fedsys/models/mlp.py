@@ -1,0 +1,34 @@
+"""Dense networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from fedsys.errors import require
+
+
+@dataclass(frozen=True)
+class MLP:
+    """A multilayer perceptron with ReLU; no hidden layer makes it a linear model.
+
+    Args:
+        hidden: the widths of the hidden layers.
+    """
+
+    hidden: Sequence[int] = field(default=(64, 64))
+
+    def __post_init__(self) -> None:
+        valid = all(width >= 1 for width in self.hidden)
+        require(valid, "mlp", "hidden", list(self.hidden), "a list of positive widths")
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The network for inputs of this shape."""
+        widths = [math.prod(input_shape), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()] if len(input_shape) > 1 else []
+        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+            layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))

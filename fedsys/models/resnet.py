@@ -1,0 +1,77 @@
+"""The small residual networks for 32x32 images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from fedsys.errors import require
+
+
+@dataclass(frozen=True)
+class CifarResNet:
+    """ResNet with 6n + 2 layers in three stages of 16, 32 and 64 channels (He et al. 2016).
+
+    Args:
+        depth: 20 has 0.27 million parameters; also 32, 44, 56.
+        norm: "batch" or "group".
+    """
+
+    depth: int = 20
+    norm: str = "batch"
+
+    def __post_init__(self) -> None:
+        valid = self.depth >= 8 and (self.depth - 2) % 6 == 0
+        require(valid, "resnet", "depth", self.depth, "6n + 2, such as 20, 32 or 56")
+        require(self.norm in ("batch", "group"), "resnet", "norm", self.norm, "batch or group")
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The network for images [channels, height, width]."""
+        valid = len(input_shape) == 3
+        require(valid, "resnet", "input", list(input_shape), "an image [channels, height, width]")
+        blocks: list[nn.Module] = []
+        fan_in = 16
+        for stage, channels in enumerate((16, 32, 64)):
+            for block in range((self.depth - 2) // 6):
+                stride = 2 if stage > 0 and block == 0 else 1
+                blocks.append(_Block(fan_in, channels, stride, self.norm))
+                fan_in = channels
+        return nn.Sequential(
+            _convolution(input_shape[0], 16, 1),
+            _norm(self.norm, 16),
+            nn.ReLU(inplace=True),
+            *blocks,
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(64, outputs),
+        )
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions beside a shortcut that subsamples and pads with zeros."""
+
+    def __init__(self, fan_in: int, channels: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = _convolution(fan_in, channels, stride), _norm(norm, channels)
+        self.conv2, self.norm2 = _convolution(channels, channels, 1), _norm(norm, channels)
+        self._stride, self._extra = stride, channels - fan_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        out = F.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        if self._stride > 1 or self._extra:
+            half = self._extra // 2
+            x = x[:, :, :: self._stride, :: self._stride]
+            x = F.pad(x, (0, 0, 0, 0, half, self._extra - half))
+        return F.relu(out + x)
+
+
+def _convolution(fan_in: int, channels: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(fan_in, channels, 3, stride=stride, padding=1, bias=False)
+
+
+def _norm(kind: str, channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(8, channels)

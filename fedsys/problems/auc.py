@@ -1,0 +1,100 @@
+"""Deep AUC maximisation as a min-max problem, adafgda.txt eq. (13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fedsys.communication import Sync
+from fedsys.compat import torchmetrics
+from fedsys.data import IID, DatasetSource, Digits, Imbalance, Partition
+from fedsys.models import MLP, ModelSource
+from fedsys.problems.network import ClientData, MinimaxNetworkOracle
+from fedsys.problems.oracle import Site
+from fedsys.problems.seeded import seeded_build
+
+
+@dataclass(frozen=True)
+class DeepAUC:
+    """min over (w, a, b), max over alpha of the square surrogate of 1 - AUC.
+
+        F = (1-p)(h-a)^2 1+ + p(h-b)^2 1- + 2(1+alpha)(p h 1- - (1-p) h 1+) - p(1-p) alpha^2
+
+    h is the network's score in (0, 1) and p the share of positives among all clients' samples.
+
+    Args:
+        dataset: where the samples come from.
+        partition: which client gets which.
+        model: the network, with one output.
+        imbalance: how the task is made binary and its positives rare.
+        batch_size: samples per draw, or None for all.
+    """
+
+    dataset: DatasetSource = field(default_factory=Digits)
+    partition: Partition = field(default_factory=IID)
+    model: ModelSource = field(default_factory=MLP)
+    imbalance: Imbalance = field(default_factory=Imbalance)
+    batch_size: int | None = 32
+
+    def oracle(self, site: Site) -> DeepAUCOracle:
+        """The oracle of the clients hosted at a site."""
+        data = self.imbalance(self.dataset.load(), site.seed)
+        prior = float(data.train_labels.double().mean())
+        net = seeded_build(lambda: self.model.build(data.input_shape, outputs=1), site.seed)
+        players = (_Primal(net), _Dual())
+        clients = ClientData.of(data, self.partition, self.batch_size, site)
+        return DeepAUCOracle(site, _AUCLoss(prior), players, clients)
+
+
+class _Primal(nn.Module):
+    """(w, a, b): the network and the two class means."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.a, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The scores h in (0, 1)."""
+        return torch.sigmoid(self.net(inputs)[:, 0])
+
+
+class _Dual(nn.Module):
+    """alpha."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(()))
+
+
+@dataclass(frozen=True)
+class _AUCLoss:
+    """F of eq. (13), averaged over a batch with labels 1 and 0."""
+
+    p: float
+
+    def __call__(self, x: _Primal, y: _Dual, inputs: Tensor, labels: Tensor) -> Tensor:
+        p, h = self.p, x(inputs)
+        positive = labels.to(h.dtype)
+        negative = 1 - positive
+        loss: Tensor = (
+            (1 - p) * (h - x.a).square() * positive
+            + p * (h - x.b).square() * negative
+            + 2 * (1 + y.alpha) * h * (p * negative - (1 - p) * positive)
+        ).mean() - p * (1 - p) * y.alpha.square()
+        return loss
+
+
+class DeepAUCOracle(MinimaxNetworkOracle):
+    """Reports the area under the curve on the whole test part."""
+
+    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
+        """train_loss and test_auc of the averaged model."""
+        scores = self.test_outputs(z, sync, self._players[0].module)
+        metrics = super().evaluate(z, sync)
+        if self.site.placement.rank == 0:
+            auroc = torchmetrics().binary_auroc(scores.float(), self.data.test_labels)
+            metrics["test_auc"] = float(auroc)
+        return metrics

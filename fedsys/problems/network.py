@@ -1,0 +1,184 @@
+"""Problems of networks: a loss of one or two players and a batch, written once for one client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedsys.communication import Sync
+from fedsys.data import Batch, Batches, Dataset, Partition
+from fedsys.data.partition import refuse_empty_clients
+from fedsys.models import FlatModule
+from fedsys.problems.oracle import Draw, Site, SteppingOracle
+
+Loss = Callable[..., Tensor]
+"""loss(x, y, inputs, labels), or loss(x, inputs, labels) without a max player; x and y are modules."""
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """The training batches of the hosted clients, and the test part that everyone may look at."""
+
+    batches: Batches
+    test_inputs: Tensor
+    test_labels: Tensor
+
+    @classmethod
+    def of(
+        cls, data: Dataset, partition: Partition, batch_size: int | None, site: Site
+    ) -> ClientData:
+        """Give each hosted client its part."""
+        labels = data.train_labels.numpy()
+        parts = partition.split(labels, site.placement.clients, site.seed)
+        refuse_empty_clients(parts)
+        mine = [torch.from_numpy(parts[client]) for client in site.hosted]
+        index = torch.cat(mine)
+        batches = Batches(
+            data.train_inputs[index].to(dtype=site.dtype, device=site.device),
+            data.train_labels[index].to(site.device),
+            [len(part) for part in mine],
+            site.hosted,
+            batch_size,
+            site.seed,
+        )
+        test = data.test_inputs.to(dtype=site.dtype, device=site.device)
+        return cls(batches, test, data.test_labels.to(site.device))
+
+
+class NetworkOracle(SteppingOracle):
+    """Gradients of a loss by autograd, client after client.
+
+    Args:
+        site: where the oracle lives.
+        loss: of the players and a batch.
+        players: the min player, and the max player if there is one.
+        data: of the hosted clients.
+    """
+
+    def __init__(
+        self, site: Site, loss: Loss, players: Iterable[nn.Module], data: ClientData
+    ) -> None:
+        super().__init__(site)
+        self._loss, self.data = loss, data
+        self._players = [FlatModule(module, site.dtype, site.device) for module in players]
+        self._parameters = [p for player in self._players for p in player.parameters]
+        self._dims = [player.vector.numel() for player in self._players]
+        self.sizes = data.batches.sizes
+        self.z0 = site.rows(torch.cat([player.vector for player in self._players]))
+        self.rider = self._statistics()
+
+    def draw(self) -> Draw:
+        """The next batch of each hosted client."""
+        return self.data.batches.at(*self._next())
+
+    def losses(self, z: Tensor, batch: Batch) -> Tensor:
+        """f_m(z_m) on the batch of each hosted client: [C]."""
+        rows = z.split(self._dims, dim=1)
+        with torch.no_grad(), self._evaluating():
+            return torch.stack([self._loss_at(c, rows, batch) for c in range(len(z))])
+
+    def operator(self, z: Tensor, xi: Draw) -> Tensor:
+        """F = (gx, -gy)."""
+        x, *y = self._gradients(z.split(self._dims, dim=1), xi)
+        return torch.cat([x, *(-g for g in y)], dim=1)
+
+    def full_operator(self, z: Tensor) -> Tensor:
+        """F_m on all of client m's data."""
+        return self.operator(z, self.data.batches.whole)
+
+    def named(self, z: Tensor) -> dict[str, Tensor]:
+        """All parameters of the players by name."""
+        rows = z.split(self._dims)
+        pairs = zip(self._players, rows, strict=True)
+        return {name: value for player, row in pairs for name, value in player.named(row).items()}
+
+    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
+        """The mean over clients of the loss on their own training data."""
+        losses = self.losses(z, self.data.batches.whole)
+        return {"train_loss": float(sync(losses[:, None])[0])}
+
+    def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
+        """The min player's outputs on the whole test part; each client computes a share of it."""
+        clients = self.site.placement.clients
+        rows = torch.arange(len(self.data.test_labels), device=z.device)
+        shares = -(-len(rows) // clients)
+        padded = rows.new_zeros(shares * clients)
+        padded[: len(rows)] = rows
+        mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
+        self._load(0, z.split(self._dims, dim=1))
+        with torch.no_grad(), self._evaluating():
+            outputs = torch.stack([apply(self.data.test_inputs[share]) for share in mine])
+        return sync.gather(outputs).flatten(0, 1)[: len(rows)]
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """With the running statistics of BatchNorm instead of the batch's."""
+        for player in self._players:
+            player.module.eval()
+        yield
+        for player in self._players:
+            player.module.train()
+
+    def _gradients(self, rows: Iterable[Tensor], batch: Batch) -> tuple[Tensor, ...]:
+        rows = tuple(rows)
+        gradients = tuple(row.new_empty(row.shape) for row in rows)
+        for client in range(len(rows[0])):
+            with torch.enable_grad():
+                loss = self._loss_at(client, rows, batch)
+            self._keep_statistics(client)
+            parts = iter(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
+            for player, gradient in zip(self._players, gradients, strict=True):
+                player.gradient(
+                    [next(parts) for _ in player.parameters], out=gradient[client]
+                )
+        return gradients
+
+    def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        self._load(client, rows)
+        modules = (player.module for player in self._players)
+        return self._loss(*modules, batch.inputs[client], batch.labels[client])
+
+    def _load(self, client: int, rows: tuple[Tensor, ...]) -> None:
+        for player, row in zip(self._players, rows, strict=True):
+            player.load(row[client])
+        if self.rider is not None:
+            self._players[0].buffers.copy_(self.rider[client])
+
+    def _keep_statistics(self, client: int) -> None:
+        if self.rider is not None:
+            self.rider[client] = self._players[0].buffers
+
+    def _statistics(self) -> Tensor | None:
+        buffers = self._players[0].buffers
+        return self.site.rows(buffers).clone() if buffers.numel() else None
+
+
+class MinimaxNetworkOracle(NetworkOracle):
+    """Two players."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.x0, self.y0 = self.z0.split(self._dims, dim=1)
+
+    def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
+        """The gradients in x and in y, from one backward pass."""
+        gx, gy = self._gradients((x, y), xi)
+        return gx, gy
+
+
+class MinimisationNetworkOracle(NetworkOracle):
+    """One player."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.x0 = self.z0
+
+    def grad(self, x: Tensor, xi: Draw) -> Tensor:
+        """The gradient."""
+        (gx,) = self._gradients((x,), xi)
+        return gx

@@ -1,0 +1,141 @@
+"""What clients can compute on their own data: the oracles that algorithms are written against.
+
+Axes: C hosted clients, M all clients, d variables. A point is [C, d]: one row for each hosted client.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fedsys.communication import Placement, Sync
+
+Draw = Any
+"""A random sample for each hosted client. Only the oracle that made it looks inside."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an oracle lives: which clients it serves, with which numbers, on which device."""
+
+    placement: Placement = field(default_factory=lambda: Placement(1))
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def hosted(self) -> range:
+        """The clients hosted here."""
+        return self.placement.hosted
+
+    def rows(self, point: Tensor) -> Tensor:
+        """One point [d] as the row of every hosted client, in this site's numbers."""
+        point = point.to(dtype=self.dtype, device=self.device)
+        return point.expand(len(self.hosted), -1)
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """What the runner needs of every oracle.
+
+    Attributes:
+        step: the iteration whose draws come next.
+        rider: rows [C, b] to be averaged along with each round (BatchNorm), or None.
+        sizes: how much data each hosted client has.
+    """
+
+    step: int
+    rider: Tensor | None
+    sizes: list[int]
+
+    def at(self, step: int) -> Self:
+        """The same oracle at the beginning of iteration `step`."""
+
+    def draw(self) -> Draw:
+        """The next sample of this step, for each hosted client."""
+
+    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
+        """The problem's metrics at the mean point, given as rows [C, d] that are all equal."""
+
+    def named(self, z: Tensor) -> dict[str, Tensor]:
+        """A point [d], cut into its variables by name."""
+
+
+@runtime_checkable
+class Variational(Oracle, Protocol):
+    """Find z with F(z) = 0, F the mean of the clients' operators F_m."""
+
+    z0: Tensor
+
+    def operator(self, z: Tensor, xi: Draw) -> Tensor:
+        """F_m(z_m; xi_m)."""
+
+    def full_operator(self, z: Tensor) -> Tensor:
+        """F_m(z_m)."""
+
+
+@runtime_checkable
+class Minimax(Oracle, Protocol):
+    """min over x, max over y of the mean of the clients' f_m(x, y)."""
+
+    x0: Tensor
+    y0: Tensor
+
+    def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
+        """The gradients of f_m(x_m, y_m; xi_m) in x and in y."""
+
+
+@runtime_checkable
+class Minimisation(Oracle, Protocol):
+    """min over x of the mean of the clients' f_m(x)."""
+
+    x0: Tensor
+
+    def grad(self, x: Tensor, xi: Draw) -> Tensor:
+        """The gradient of f_m(x_m; xi_m)."""
+
+
+KINDS: dict[str, type] = {
+    "variational": Variational,
+    "minimax": Minimax,
+    "minimisation": Minimisation,
+}
+"""The kinds of problem, by the name that errors use."""
+
+
+AnyOracle = TypeVar("AnyOracle", bound=Oracle, covariant=True)
+
+
+class Problem(Protocol[AnyOracle]):
+    """What a configuration of the group `problem` builds: it makes the oracle of any site."""
+
+    def oracle(self, site: Site) -> AnyOracle:
+        """The oracle of the clients hosted at a site."""
+
+
+class SteppingOracle:
+    """The part of an oracle that counts: iteration `step`, and how many draws it has made."""
+
+    step = 0
+    rider: Tensor | None = None
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.sizes = [1] * len(site.hosted)
+        self._drawn = 0
+
+    def at(self, step: int) -> Self:
+        """The same oracle at the beginning of iteration `step`."""
+        bound = copy(self)
+        bound.step, bound._drawn = step, 0
+        return bound
+
+    def _next(self) -> tuple[int, int]:
+        """(step, k) of the next draw."""
+        k = self._drawn
+        self._drawn += 1
+        return self.step, k

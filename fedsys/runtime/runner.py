@@ -1,0 +1,206 @@
+"""The loop: iterations, evaluation, checkpoints. It knows no algorithm and no problem by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedsys.algorithms import Algorithm, State
+from fedsys.communication import AllReduce, Traffic
+from fedsys.errors import InputError, NonFiniteError
+from fedsys.problems import KINDS, Oracle, Problem, Site
+from fedsys.runtime.checkpoint import Checkpoints, Snapshot
+from fedsys.runtime.world import World
+
+Record = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves."""
+
+    state: State
+    """The final state of the clients hosted here."""
+    records: list[Record]
+    """What was measured on the way."""
+    variables: dict[str, Tensor]
+    """The averaged variables by name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to run, in steps or in rounds, and after how many rounds to evaluate."""
+
+    steps: int | None = None
+    rounds: int | None = None
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.rounds is None):
+            raise InputError(
+                f"give steps or rounds, one of the two; got steps={self.steps}, "
+                f"rounds={self.rounds}"
+            )
+        for name in ("steps", "rounds", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+
+    def is_over(self, step: int, rounds: int) -> bool:
+        """Whether there is nothing left to do."""
+        return step >= self.steps if self.steps is not None else rounds >= (self.rounds or 0)
+
+
+@dataclass
+class Runner:
+    """Runs an algorithm on a problem, together with the other ranks of a connected world."""
+
+    problem: Problem[Oracle]
+    algorithm: Algorithm[Any, Any]
+    communicator: AllReduce
+    world: World
+    site: Site
+    plan: Plan
+    checkpoints: Checkpoints | None = None
+    on_record: Callable[[Record], None] = lambda record: None
+    on_first_step: Callable[[], None] = lambda: None
+    records: list[Record] = field(default_factory=list)
+    _seconds: float = 0.0
+
+    @torch.no_grad()
+    def run(self) -> Result:
+        """All iterations, from the newest checkpoint if there is one."""
+        self._oracle = self.world.together(self._make_oracle)
+        state, step = self._first_state()
+        self.on_first_step()
+        state = self._iterate(state, step)
+        z = self.communicator.aside()(self.algorithm.solution(state))
+        return Result(state, self.records, self._oracle.named(z[0]))
+
+    def _iterate(self, state: State, step: int) -> State:
+        communicator, plan = self.communicator, self.plan
+        rounds = communicator.traffic.rounds
+        last_seen = (step, state)
+        start = self._stamp(0) if step == 0 else None
+        self._started = perf_counter()
+        while not plan.is_over(step, rounds):
+            sync = communicator.at(step)
+            entering = state
+            state = self.algorithm.step(state, self._oracle.at(step), sync)
+            step, rounds = step + 1, communicator.traffic.rounds
+            over = plan.is_over(step, rounds)
+            if start is not None:
+                # The start is evaluated after the first step: the metrics' library takes seconds
+                # to import, and nobody should wait for it to learn of a mistake.
+                self._record(start, entering, entering, last_seen)
+                start = None
+            if over or (sync and rounds % plan.evaluate_every == 0):
+                self._record(self._stamp(step), state, entering, last_seen)
+                last_seen = (step, state)
+            if self.checkpoints and (over or (sync and self.checkpoints.is_due(rounds))):
+                self._save(self.checkpoints, state, step)
+        return state
+
+    def _make_oracle(self) -> Oracle:
+        oracle = self.problem.oracle(self.site)
+        if not isinstance(oracle, KINDS[self.algorithm.kind]):
+            kinds = [name for name, kind in KINDS.items() if isinstance(oracle, kind)]
+            raise KindError(self.algorithm, self.problem, kinds)
+        return oracle
+
+    def _first_state(self) -> tuple[State, int]:
+        snapshot = self.checkpoints.newest() if self.checkpoints else None
+        step = 0 if snapshot is None else snapshot.step
+        self.communicator.open(
+            self.world.transport,
+            self.site.placement,
+            self.algorithm.schedule,
+            self.site.seed,
+            step,
+            self._oracle.sizes,
+            self._oracle.rider,
+        )
+        # A state to go on from has the shapes of a fresh one, so that is made in either case.
+        state: State = self.algorithm.init(self._oracle.at(0), self.communicator.at_start())
+        if snapshot is not None and self.checkpoints is not None:
+            rows = self.checkpoints.load(snapshot, state.tensors(), self._oracle.rider, self.site)
+            state = type(state)(**rows)
+            self.communicator.traffic = Traffic(**snapshot.traffic)
+            self._seconds = snapshot.seconds
+        return state, step
+
+    def _save(self, checkpoints: Checkpoints, state: State, step: int) -> None:
+        with self._clock_stopped():
+            snapshot = Snapshot(step, self._seconds, self.communicator.traffic.as_dict())
+            checkpoints.save(snapshot, state.tensors(), self._oracle.rider, self.site)
+
+    def _stamp(self, step: int) -> Record:
+        traffic = self.communicator.traffic.as_dict()
+        return {"step": step, "round": traffic.pop("rounds"), **traffic}
+
+    def _record(
+        self, stamp: Record, state: State, entering: State, last_seen: tuple[int, State]
+    ) -> None:
+        """Evaluate at the mean point; `entering` is the state before this step was averaged."""
+        with self._clock_stopped():
+            seconds = self._seconds if stamp["step"] else 0.0
+            aside = self.communicator.aside()
+            z = aside(self.algorithm.solution(state))
+            if not bool(z[0].isfinite().all()):
+                self._find_non_finite(last_seen, int(stamp["step"]))
+            drift = self._drift(self.algorithm.solution(entering))
+            metrics = self._oracle.evaluate(z, aside)
+            record = {**stamp, "seconds": seconds, "drift": drift, **metrics}
+            self.records.append(record)
+            self.on_record(record)
+
+    def _drift(self, z: Tensor) -> float:
+        """The mean squared distance of the clients' points to their mean."""
+        aside = self.communicator.aside()
+        distances = (z - aside(z)).square().sum(1, keepdim=True)
+        return float(aside(distances)[0])
+
+    def _find_non_finite(self, last_seen: tuple[int, State], end: int) -> None:
+        """Go through the steps since the last record once more and name the first that failed."""
+        first, state = last_seen
+        self.communicator.rewind(first)
+        mine: tuple[int, int, str] | None = None
+        for step in range(first, end):
+            sync = self.communicator.at(step)
+            state = self.algorithm.step(state, self._oracle.at(step), sync)
+            mine = mine or self._non_finite(state, step)
+        found = [f for f in self.world.transport.all_gather_object(mine) if f is not None]
+        step, client, variable = min(found)
+        raise NonFiniteError(step, client, variable, self.site.placement.host_of(client))
+
+    def _non_finite(self, state: State, step: int) -> tuple[int, int, str] | None:
+        for name, rows in state.tensors().items():
+            bad = ~rows.flatten(1).isfinite().all(1)
+            if bool(bad.any()):
+                return step, self.site.hosted[int(bad.nonzero()[0])], name
+        return None
+
+    @contextmanager
+    def _clock_stopped(self) -> Iterator[None]:
+        """Evaluation and checkpoints are not training time."""
+        self._seconds += perf_counter() - self._started
+        yield
+        self._started = perf_counter()
+
+
+class KindError(InputError):
+    """An algorithm on a problem of the wrong kind."""
+
+    def __init__(self, algorithm: object, problem: object, kinds: list[str]) -> None:
+        self.kinds = kinds
+        needs = getattr(algorithm, "kind", "?")
+        super().__init__(
+            f"{type(algorithm).__name__} needs a {needs} problem; "
+            f"{type(problem).__name__} is {' and '.join(kinds) or 'of no known kind'}"
+        )

@@ -1,0 +1,198 @@
+"""The processes of a run: who they are, how they meet, which device and how many threads each has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from fedsys.communication import DistributedTransport, LocalTransport, Transport
+from fedsys.errors import FedsysError, InputError, LostRankError
+
+Result = TypeVar("Result")
+
+_ROLL_CALL_SECONDS = 3.0
+
+
+@dataclass
+class World:
+    """The ranks that run together, from the variables that torchrun (or SLURM) sets."""
+
+    rank: int = 0
+    ranks: int = 1
+    local_rank: int = 0
+    local_ranks: int = 1
+    transport: Transport = field(default_factory=LocalTransport)
+    _store: dist.Store | None = None
+    _meetings: int = 0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
+        """One process unless RANK and WORLD_SIZE say otherwise."""
+
+        def number(name: str, default: int) -> int:
+            return int(environment.get(name, default))
+
+        ranks = number("WORLD_SIZE", 1)
+        rank = number("RANK", 0)
+        return cls(rank, ranks, number("LOCAL_RANK", rank), number("LOCAL_WORLD_SIZE", ranks))
+
+    @property
+    def store(self) -> dist.Store:
+        """Where the ranks leave notes for each other; open before and after any process group."""
+        assert self.ranks > 1
+        if self._store is None:
+            self._store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(minutes=5)))
+        return self._store
+
+    def connect(self, backend: str, timeout: float, startup_timeout: float) -> None:
+        """Form the process group of one run."""
+        if self.ranks == 1:
+            return
+        self._meetings += 1
+        store = dist.PrefixStore(f"meeting {self._meetings}", self.store)
+        store.set_timeout(timedelta(seconds=startup_timeout))
+        dist.init_process_group(
+            # With nccl, what lives on the host (coins, objects) still travels by gloo.
+            "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl",
+            store=store,
+            rank=self.rank,
+            world_size=self.ranks,
+            timeout=timedelta(seconds=timeout),
+        )
+        self.transport = DistributedTransport()
+
+    def disconnect(self) -> None:
+        """Leave the process group."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self.transport = LocalTransport()
+
+    def share(self, key: str, value: Callable[[], str]) -> str:
+        """Rank 0's value, on every rank; works before the process group exists."""
+        if self.ranks == 1:
+            return value()
+        if self.rank == 0:
+            self.store.set(key, value())
+        return self.store.get(key).decode()
+
+    def together(self, work: Callable[[], Result]) -> Result:
+        """Do the same on all ranks; if it fails on any, it fails on all, and one rank says why."""
+        result: Result | None = None
+        mine: FedsysError | None = None
+        try:
+            result = work()
+        except FedsysError as error:
+            mine = error
+        failures = self.transport.all_gather_object(
+            None if mine is None else (mine.message, mine.exit_code)
+        )
+        for rank, failure in enumerate(failures):
+            if failure is not None:
+                kind = InputError if failure[1] == InputError.exit_code else FedsysError
+                raise kind(failure[0], reporter=rank) from mine
+        assert mine is None
+        return result  # type: ignore[return-value]
+
+    def last_words(self, error: FedsysError, say: Callable[[str], None]) -> None:
+        """One rank says what happened; the others wait for it, lest the launcher stops it first."""
+        if self.ranks == 1:
+            say(error.message)
+            return
+        if isinstance(error, LostRankError):
+            reporter, message = self._roll_call(error)
+        else:
+            reporter, message = error.reporter, error.message
+        if self.rank == reporter:
+            say(message)
+        with suppress(Exception):
+            if self.rank == reporter:
+                self.store.set("said", "")
+            else:
+                self.store.wait(["said"], timedelta(seconds=10))
+
+    def _roll_call(self, error: FedsysError) -> tuple[int, str]:
+        """Who is still here? The first of them reports who is not."""
+        present = [self.rank]
+        with suppress(Exception):
+            self.store.set(f"present {self.rank}", socket.gethostname())
+            for rank in range(self.ranks):
+                if rank != self.rank and self._answers(rank):
+                    present.append(rank)
+        lost = sorted(set(range(self.ranks)) - set(present))
+        if not lost:
+            return min(present), f"a collective failed although every rank is alive: {error.message}"
+        who = ", ".join(f"{rank} ({self._host(rank)})" for rank in lost)
+        return min(present), f"rank {who} is lost: it died, hangs or was cut off ({error.message})"
+
+    def _answers(self, rank: int) -> bool:
+        try:
+            self.store.wait([f"present {rank}"], timedelta(seconds=_ROLL_CALL_SECONDS))
+        except RuntimeError:
+            return False
+        return True
+
+    def announce_host(self) -> None:
+        """Leave this rank's host name, for the line that names it if it is lost."""
+        if self.ranks > 1:
+            self.store.set(f"host {self.rank}", socket.gethostname())
+
+    def _host(self, rank: int) -> str:
+        with suppress(Exception):
+            if self.store.check([f"host {rank}"]):
+                return self.store.get(f"host {rank}").decode()
+        return "host unknown"
+
+
+def choose_backend(wanted: str, local_ranks: int, gpus: int) -> str:
+    """nccl if every rank of the host has a GPU of its own, else gloo."""
+    if wanted == "nccl" and gpus < local_ranks:
+        raise InputError(
+            f"communicator.backend=nccl needs a GPU for each of the {local_ranks} ranks of this "
+            f"host, which has {gpus}; use communicator.backend=gloo"
+        )
+    return "nccl" if gpus >= local_ranks and wanted != "gloo" else "gloo"
+
+
+def choose_device(wanted: str, local_rank: int, gpus: int) -> torch.device:
+    """cuda:LOCAL_RANK where there is one (ranks share the GPUs if there are fewer), else the CPU."""
+    if wanted == "auto":
+        return torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {wanted!r}") from None
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        raise InputError(f"device={wanted} is not there: this host has {gpus} GPUs; use device=cpu")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", local_rank % gpus)
+    return device
+
+
+def set_threads(local_ranks: int) -> None:
+    """Cores / ranks of this host, unless the user set OMP_NUM_THREADS.
+
+    torchrun sets it to 1 on its own account; its own environment tells whether the user did.
+    """
+    if "OMP_NUM_THREADS" in os.environ and not _torchrun_chose_the_threads():
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(max(1, (cores or 1) // local_ranks))
+
+
+def _torchrun_chose_the_threads() -> bool:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    try:
+        parent = Path(f"/proc/{os.getppid()}/environ").read_bytes()
+    except OSError:
+        return False
+    return not any(entry.startswith(b"OMP_NUM_THREADS=") for entry in parent.split(b"\0"))
