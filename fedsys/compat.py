@@ -1,7 +1,7 @@
 """torchvision beside a CPU build of torch.
 
-A CUDA build of torchvision cannot load its compiled operators into a CPU build of torch and fails at
-import ("operator torchvision::nms does not exist"). Its models, datasets and transforms are pure
+A CUDA build of torchvision cannot load its compiled operators into a CPU build of torch and fails
+at import ("operator torchvision::nms does not exist"). Its models, datasets and transforms are pure
 Python: once the missing operator schemas exist they import and work. Only the detection operators
 stay unusable.
 """

@@ -28,7 +28,7 @@ class NonFiniteError(FedsysError, ArithmeticError):
 
     def __init__(self, step: int, client: int, variable: str, reporter: int = 0) -> None:
         super().__init__(
-            f"{variable} of client {client} is not finite after step {step}; "
+            f"{variable} of client {client} is not finite after iteration {step}; "
             "try a smaller step size (algorithm.lr...) or dtype=float64",
             reporter,
         )

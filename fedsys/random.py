@@ -31,7 +31,7 @@ def generator(
 class BlockedDraws:
     """Small draws of the hosted clients, made for `BLOCK` steps at a time.
 
-    `rows(step, k)` is a pure function of (seed, purpose, clients, step, k); the cache only saves time.
+    Each is a pure function of (seed, purpose, client, step, k); the cache only saves time.
     """
 
     def __init__(self, seed: int, purpose: str, clients: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from fedsys.errors import require
 class State:
     """Named tensors; axis 0 is the hosted client, axis 1 the flat variable.
 
-    Rows that were averaged share their memory: a step makes new tensors and never writes to old ones.
+    Averaged rows share their memory: a step makes new tensors and never writes to old ones.
     """
 
     def tensors(self) -> dict[str, Tensor]:

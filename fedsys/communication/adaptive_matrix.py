@@ -28,7 +28,7 @@ class AdaptiveMatrix(AllReduce):
         fields: tuple[Tensor, ...],
         traffic: Traffic,
     ) -> tuple[Tensor, ...]:
-        """Run the function of the means on rank 0; its result becomes rows shared by all clients."""
+        """Run the function of the means on rank 0; all clients share its result."""
         sums = self._local_sums(fields)
         self._timed(self.transport.reduce, sums, traffic)
         results: tuple[Tensor, ...] = ()
@@ -44,7 +44,7 @@ class AdaptiveMatrix(AllReduce):
         traffic.exchanges += 1
         traffic.bytes_up += sums.numel() * sums.element_size()
         traffic.bytes_down += message.numel() * message.element_size()
-        parts = message.split([shape.numel() for shape in shapes])
+        parts = message.split_with_sizes([shape.numel() for shape in shapes])
         hosted = len(fields[0])
         return tuple(
             part.view(shape).expand(hosted, *shape)
@@ -58,7 +58,7 @@ class AdaptiveMatrix(AllReduce):
         results: tuple[Tensor, ...],
         traffic: Traffic,
     ) -> tuple[torch.Size, ...]:
-        """The shapes of the server's results, told once for each function and shape of arguments."""
+        """The shapes of the results, told once for each function and shape of arguments."""
         known: dict[object, tuple[torch.Size, ...]] = self.__dict__.setdefault("_shapes", {})
         name = getattr(function, "__qualname__", type(function).__qualname__)
         key = (name, tuple(field.shape[1:] for field in fields))

@@ -175,7 +175,7 @@ class AllReduce:
         flat = [field.flatten(1) for field in fields]
         sizes = [field.shape[1] for field in flat]
         buffer = first.new_empty(sum(sizes))
-        for rows, part in zip(flat, buffer.split(sizes), strict=True):
+        for rows, part in zip(flat, buffer.split_with_sizes(sizes), strict=True):
             if len(rows) == 1:
                 torch.mul(rows[0], float(self._weights[0]), out=part)
             else:
@@ -184,7 +184,7 @@ class AllReduce:
 
     def _rows(self, buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cut a flat buffer into one row per field, shared by all hosted clients."""
-        parts = buffer.split([field[0].numel() for field in fields])
+        parts = buffer.split_with_sizes([field[0].numel() for field in fields])
         return tuple(
             part.view(field.shape[1:]).expand_as(field)
             for part, field in zip(parts, fields, strict=True)

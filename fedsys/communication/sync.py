@@ -41,9 +41,7 @@ class Sync:
     def __call__(self, field: Tensor, /) -> Tensor: ...
 
     @overload
-    def __call__(
-        self, field: Tensor, second: Tensor, /, *others: Tensor
-    ) -> tuple[Tensor, ...]: ...
+    def __call__(self, field: Tensor, second: Tensor, /, *others: Tensor) -> tuple[Tensor, ...]: ...
 
     def __call__(self, *fields: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The means of the fields over all clients, or the fields themselves on a local step."""

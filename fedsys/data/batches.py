@@ -23,8 +23,8 @@ class Batches:
     """Epochs of each client's samples, each in an order of its own.
 
     Draw k of step t reads positions t*B .. t*B + B-1 of an endless sequence of permutations, those
-    of (seed, client, epoch, k). So every sample is seen once an epoch, a batch always has B samples,
-    and the batch depends on (seed, client, t, k) alone.
+    of (seed, client, epoch, k). So every sample is seen once an epoch, a batch always has B
+    samples, and the batch depends on (seed, client, t, k) alone.
 
     Args:
         inputs: all samples of the hosted clients, [N, ...].
@@ -49,7 +49,7 @@ class Batches:
         self._batch_size, self._seed = batch_size, seed
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._orders: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-        self.whole = Batch(inputs.split(self.sizes), labels.split(self.sizes))
+        self.whole = Batch(inputs.split_with_sizes(self.sizes), labels.split_with_sizes(self.sizes))
 
     def at(self, step: int, k: int) -> Batch:
         """The k-th batch of a step."""

@@ -41,8 +41,8 @@ class Imbalance:
     """Make a task binary and its positives rare, in the training part only.
 
     Keeps all negatives and the first int(p / (1 - p) * negatives) positives of a seeded
-    permutation, so that positives make up `positive_ratio` of the training part. The test part stays
-    as balanced as it is.
+    permutation, so that positives make up `positive_ratio` of the training part. The test part
+    stays as balanced as it is.
 
     Args:
         positive_ratio: p, or None to keep all.
@@ -63,8 +63,9 @@ class Imbalance:
 
     def __call__(self, data: Dataset, seed: int) -> Dataset:
         """The binary task: labels 1 for positive, 0 for negative."""
-        train, test = self._is_positive(data, data.train_labels), self._is_positive(
-            data, data.test_labels
+        train, test = (
+            self._is_positive(data, data.train_labels),
+            self._is_positive(data, data.test_labels),
         )
         keep = np.arange(len(train))
         if self.positive_ratio is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from torch import nn
 
@@ -29,6 +30,6 @@ class MLP:
         """The network for inputs of this shape."""
         widths = [math.prod(input_shape), *self.hidden]
         layers: list[nn.Module] = [nn.Flatten()] if len(input_shape) > 1 else []
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+        for fan_in, fan_out in pairwise(widths):
             layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))

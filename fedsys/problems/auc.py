@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,8 @@ class DeepAUC:
     model: ModelSource = field(default_factory=MLP)
     imbalance: Imbalance = field(default_factory=Imbalance)
     batch_size: int | None = 32
+
+    kinds: ClassVar[tuple[str, ...]] = ("minimax", "variational")
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """The oracle of the clients hosted at a site."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ class Classification:
     partition: Partition = field(default_factory=IID)
     model: ModelSource = field(default_factory=MLP)
     batch_size: int | None = 32
+
+    kinds: ClassVar[tuple[str, ...]] = ("minimisation", "variational")
 
     def oracle(self, site: Site) -> ClassificationOracle:
         """The oracle of the clients hosted at a site."""

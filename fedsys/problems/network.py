@@ -17,7 +17,7 @@ from fedsys.models import FlatModule
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
 
 Loss = Callable[..., Tensor]
-"""loss(x, y, inputs, labels), or loss(x, inputs, labels) without a max player; x and y are modules."""
+"""loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class NetworkOracle(SteppingOracle):
 
     def losses(self, z: Tensor, batch: Batch) -> Tensor:
         """f_m(z_m) on the batch of each hosted client: [C]."""
-        rows = z.split(self._dims, dim=1)
+        rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating():
             return torch.stack([self._loss_at(c, rows, batch) for c in range(len(z))])
 
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
         """F = (gx, -gy)."""
-        x, *y = self._gradients(z.split(self._dims, dim=1), xi)
+        x, *y = self._gradients(z.split_with_sizes(self._dims, dim=1), xi)
         return torch.cat([x, *(-g for g in y)], dim=1)
 
     def full_operator(self, z: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class NetworkOracle(SteppingOracle):
 
     def named(self, z: Tensor) -> dict[str, Tensor]:
         """All parameters of the players by name."""
-        rows = z.split(self._dims)
+        rows = z.split_with_sizes(self._dims)
         pairs = zip(self._players, rows, strict=True)
         return {name: value for player, row in pairs for name, value in player.named(row).items()}
 
@@ -110,7 +110,7 @@ class NetworkOracle(SteppingOracle):
         padded = rows.new_zeros(shares * clients)
         padded[: len(rows)] = rows
         mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
-        self._load(0, z.split(self._dims, dim=1))
+        self._load(0, z.split_with_sizes(self._dims, dim=1))
         with torch.no_grad(), self._evaluating():
             outputs = torch.stack([apply(self.data.test_inputs[share]) for share in mine])
         return sync.gather(outputs).flatten(0, 1)[: len(rows)]
@@ -133,9 +133,7 @@ class NetworkOracle(SteppingOracle):
             self._keep_statistics(client)
             parts = iter(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
             for player, gradient in zip(self._players, gradients, strict=True):
-                player.gradient(
-                    [next(parts) for _ in player.parameters], out=gradient[client]
-                )
+                player.gradient([next(parts) for _ in player.parameters], out=gradient[client])
         return gradients
 
     def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
@@ -163,7 +161,7 @@ class MinimaxNetworkOracle(NetworkOracle):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.x0, self.y0 = self.z0.split(self._dims, dim=1)
+        self.x0, self.y0 = self.z0.split_with_sizes(self._dims, dim=1)
 
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
         """The gradients in x and in y, from one backward pass."""

@@ -1,6 +1,6 @@
 """What clients can compute on their own data: the oracles that algorithms are written against.
 
-Axes: C hosted clients, M all clients, d variables. A point is [C, d]: one row for each hosted client.
+Axes: C hosted clients, M all clients, d variables. A point is [C, d]: a row per hosted client.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,10 @@ class Site:
     def hosted(self) -> range:
         """The clients hosted here."""
         return self.placement.hosted
+
+    def convert(self, values: np.ndarray) -> Tensor:
+        """An array in this site's numbers."""
+        return torch.from_numpy(values).to(dtype=self.dtype, device=self.device)
 
     def rows(self, point: Tensor) -> Tensor:
         """One point [d] as the row of every hosted client, in this site's numbers."""

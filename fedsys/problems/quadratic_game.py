@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ class QuadraticGame:
     samples: int = 100
     batch_size: int | None = None
 
+    kinds: ClassVar[tuple[str, ...]] = ("minimax", "variational")
+
     def __post_init__(self) -> None:
         owner = "quadratic_game"
         require(self.dim >= 1, owner, "dim", self.dim, "at least 1")
@@ -51,9 +54,8 @@ class QuadraticGameOracle(OperatorOracle):
     def __init__(self, game: QuadraticGame, site: Site) -> None:
         super().__init__(site, torch.zeros(2 * game.dim), split=game.dim)
         pairs = [_client_game(game, site.seed, client) for client in site.hosted]
-        convert = {"dtype": site.dtype, "device": site.device}
-        self._M = torch.stack([torch.from_numpy(M) for M, _ in pairs]).to(**convert)
-        self._b = torch.stack([torch.from_numpy(b) for _, b in pairs]).to(**convert)
+        self._M = site.convert(np.stack([M for M, _ in pairs]))
+        self._b = site.convert(np.stack([b for _, b in pairs]))
         self._mean_M, self._mean_b = self._M.mean(1), self._b.mean(1)
         self.sizes = [game.samples] * len(pairs)
         self._samples, self._batch_size = game.samples, game.batch_size

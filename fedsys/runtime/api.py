@@ -53,6 +53,7 @@ def run(
     connect(world, communicator)
     try:
         runner = Runner(problem, algorithm, communicator, world, site, plan, on_record=on_record)
+        runner.prepare()
         return runner.run()
     finally:
         world.disconnect()

@@ -114,9 +114,7 @@ def _make_empty(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _by_client(
-    fields: Mapping[str, Tensor], rider: Tensor | None, site: Site
-) -> dict[str, Tensor]:
+def _by_client(fields: Mapping[str, Tensor], rider: Tensor | None, site: Site) -> dict[str, Tensor]:
     """One entry per field and hosted client; on loading these views are what is written to."""
     everything = dict(fields) if rider is None else {**fields, _RIDER: rider}
     return {

@@ -69,16 +69,22 @@ class Runner:
     plan: Plan
     checkpoints: Checkpoints | None = None
     on_record: Callable[[Record], None] = lambda record: None
-    on_first_step: Callable[[], None] = lambda: None
+    on_first_step: Callable[[int], None] = lambda step: None
     records: list[Record] = field(default_factory=list)
     _seconds: float = 0.0
 
+    def prepare(self) -> None:
+        """Make the oracle, and refuse a problem that the algorithm cannot solve."""
+        self._oracle = self.world.together(self._make_oracle)
+        kinds = [name for name, kind in KINDS.items() if isinstance(self._oracle, kind)]
+        if self.algorithm.kind not in kinds:
+            raise KindError(self.algorithm, self.problem, kinds)
+
     @torch.no_grad()
     def run(self) -> Result:
-        """All iterations, from the newest checkpoint if there is one."""
-        self._oracle = self.world.together(self._make_oracle)
+        """All iterations of a prepared runner, from the newest checkpoint if there is one."""
         state, step = self._first_state()
-        self.on_first_step()
+        self.on_first_step(step)
         state = self._iterate(state, step)
         z = self.communicator.aside()(self.algorithm.solution(state))
         return Result(state, self.records, self._oracle.named(z[0]))
@@ -108,11 +114,7 @@ class Runner:
         return state
 
     def _make_oracle(self) -> Oracle:
-        oracle = self.problem.oracle(self.site)
-        if not isinstance(oracle, KINDS[self.algorithm.kind]):
-            kinds = [name for name, kind in KINDS.items() if isinstance(oracle, kind)]
-            raise KindError(self.algorithm, self.problem, kinds)
-        return oracle
+        return self.problem.oracle(self.site)
 
     def _first_state(self) -> tuple[State, int]:
         snapshot = self.checkpoints.newest() if self.checkpoints else None
@@ -159,6 +161,8 @@ class Runner:
             record = {**stamp, "seconds": seconds, "drift": drift, **metrics}
             self.records.append(record)
             self.on_record(record)
+            # The others wait for the first rank here, off the record, not in the next round.
+            self.world.transport.all_gather_object(None)
 
     def _drift(self, z: Tensor) -> float:
         """The mean squared distance of the clients' points to their mean."""

@@ -1,4 +1,4 @@
-"""The processes of a run: who they are, how they meet, which device and how many threads each has."""
+"""The processes of a run: who they are, how they meet, and what each computes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,7 +31,7 @@ class World:
     local_rank: int = 0
     local_ranks: int = 1
     transport: Transport = field(default_factory=LocalTransport)
-    _store: dist.Store | None = None
+    _store: Any = None  # a torch.distributed store
     _meetings: int = 0
 
     @classmethod
@@ -46,7 +46,7 @@ class World:
         return cls(rank, ranks, number("LOCAL_RANK", rank), number("LOCAL_WORLD_SIZE", ranks))
 
     @property
-    def store(self) -> dist.Store:
+    def store(self) -> Any:
         """Where the ranks leave notes for each other; open before and after any process group."""
         assert self.ranks > 1
         if self._store is None:
@@ -82,7 +82,7 @@ class World:
             return value()
         if self.rank == 0:
             self.store.set(key, value())
-        return self.store.get(key).decode()
+        return str(self.store.get(key), "utf-8")
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Do the same on all ranks; if it fails on any, it fails on all, and one rank says why."""
@@ -124,12 +124,13 @@ class World:
         present = [self.rank]
         with suppress(Exception):
             self.store.set(f"present {self.rank}", socket.gethostname())
-            for rank in range(self.ranks):
-                if rank != self.rank and self._answers(rank):
-                    present.append(rank)
+            others = (rank for rank in range(self.ranks) if rank != self.rank)
+            present.extend(rank for rank in others if self._answers(rank))
         lost = sorted(set(range(self.ranks)) - set(present))
         if not lost:
-            return min(present), f"a collective failed although every rank is alive: {error.message}"
+            return min(
+                present
+            ), f"a collective failed although every rank is alive: {error.message}"
         who = ", ".join(f"{rank} ({self._host(rank)})" for rank in lost)
         return min(present), f"rank {who} is lost: it died, hangs or was cut off ({error.message})"
 
@@ -148,7 +149,7 @@ class World:
     def _host(self, rank: int) -> str:
         with suppress(Exception):
             if self.store.check([f"host {rank}"]):
-                return self.store.get(f"host {rank}").decode()
+                return str(self.store.get(f"host {rank}"), "utf-8")
         return "host unknown"
 
 
@@ -163,7 +164,7 @@ def choose_backend(wanted: str, local_ranks: int, gpus: int) -> str:
 
 
 def choose_device(wanted: str, local_rank: int, gpus: int) -> torch.device:
-    """cuda:LOCAL_RANK where there is one (ranks share the GPUs if there are fewer), else the CPU."""
+    """cuda:LOCAL_RANK where there is one (ranks share too few GPUs), else the CPU."""
     if wanted == "auto":
         return torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     try:
@@ -172,7 +173,7 @@ def choose_device(wanted: str, local_rank: int, gpus: int) -> torch.device:
         raise InputError(f"device must be auto, cpu, cuda or cuda:N, got {wanted!r}") from None
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise InputError(f"device={wanted} is not there: this host has {gpus} GPUs; use device=cpu")
-    if device.type == "cuda" and device.index is None:
+    if wanted == "cuda":
         return torch.device("cuda", local_rank % gpus)
     return device
 

@@ -1,0 +1,64 @@
+"""The typed configuration; the files are in conf/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+GROUPS = ("algorithm", "problem", "model", "dataset", "partition", "communicator", "logger")
+
+
+@dataclass
+class RunSettings:
+    """Where a run is kept."""
+
+    root: str = "runs"
+    dir: str | None = None
+    name: str | None = None
+
+
+@dataclass
+class CheckpointSettings:
+    """How often the state of all clients is kept."""
+
+    every: int = 50
+    keep: int = 2
+
+
+@dataclass
+class Settings:
+    """Everything that can be set; `steps` and `rounds` are two ways to say how long."""
+
+    algorithm: Any = None
+    problem: Any = None
+    model: Any = None
+    dataset: Any = None
+    partition: Any = None
+    communicator: Any = None
+    logger: Any = None
+    clients: int | None = None
+    steps: int | None = None
+    rounds: int | None = None
+    evaluate_every: int = 1
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = "auto"
+    scale: str = "small"
+    resume: str = "auto"
+    run: RunSettings = field(default_factory=RunSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+
+
+def register() -> None:
+    """Let the files in conf/ refer to the types above as `schema`."""
+    ConfigStore.instance().store("schema", Settings)
+
+
+def folder() -> Path:
+    """conf/: beside the package in the repository, inside it in a wheel."""
+    package = Path(__file__).resolve().parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"

@@ -1,0 +1,115 @@
+"""What a person sees, on the first rank only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Record = dict[str, float]
+
+_HEADLINES = ("test_auc", "test_accuracy", "gap", "relative_error", "operator_norm", "train_loss")
+_SECONDS_BETWEEN_LINES = 2.0
+_BOOKKEEPING = {
+    "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",
+    "seconds", "seconds_waited",
+}  # fmt: skip
+
+
+def metrics_of(record: Record) -> dict[str, float]:
+    """The problem's metrics in a record."""
+    return {name: value for name, value in record.items() if name not in _BOOKKEEPING}
+
+
+def headline(record: Record) -> str:
+    """The name of the metric that tells most."""
+    return next((name for name in _HEADLINES if name in record), "drift")
+
+
+def human_bytes(count: float) -> str:
+    """1.5 MB instead of 1500000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+class Display:
+    """A progress bar on a terminal, plain lines elsewhere, and a table at the end.
+
+    Args:
+        title: what is running.
+        unit: "round" or "step", whichever the length of the run was given in.
+        total: how many of them.
+    """
+
+    def __init__(self, title: str, unit: str, total: int) -> None:
+        self._unit, self._total = unit, total
+        self._began = self._spoke = monotonic()
+        self._bar: Progress | None = None
+        print(title, flush=True)
+        if sys.stdout.isatty():
+            self._bar, self._task = _progress_bar(total)
+
+    def record(self, record: Record) -> None:
+        """Show how far it is."""
+        name = headline(record)
+        text = f"{name} {record[name]:.4g}  sent {human_bytes(record['bytes_up'])} per client"
+        done = int(record[self._unit])
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, text=text)
+        elif done in (0, self._total) or monotonic() - self._spoke > _SECONDS_BETWEEN_LINES:
+            self._spoke = monotonic()
+            print(f"{self._unit} {done}/{self._total}  {text}{self._remaining(done)}", flush=True)
+
+    def finish(self, summary: dict[str, Any], files: dict[str, Path]) -> None:
+        """The table of final values, and where everything is."""
+        from rich.console import Console
+        from rich.table import Table
+
+        if self._bar is not None:
+            self._bar.stop()
+        table = Table("", "final", box=None, pad_edge=False)
+        for name, value in summary["final"].items():
+            text = human_bytes(value) if name.startswith("bytes") else f"{value:.6g}"
+            table.add_row(name, text)
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(table)
+        for what, path in files.items():
+            print(f"{what}: {path}", flush=True)
+
+    def abandon(self) -> None:
+        """Leave the terminal as it was; the run has failed."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _remaining(self, done: int) -> str:
+        if not 0 < done < self._total:
+            return ""
+        seconds = (monotonic() - self._began) / done * (self._total - done)
+        return f"  {seconds:.0f} s left"
+
+
+def _progress_bar(total: int) -> tuple[Progress, Any]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns)
+    bar.start()
+    return bar, bar.add_task("", total=total, text="")

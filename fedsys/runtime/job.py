@@ -1,0 +1,193 @@
+"""One run of the command line: from settings to a finished run directory."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from fedsys.config import Settings
+from fedsys.errors import InputError
+from fedsys.runtime.api import connect, make_site
+from fedsys.runtime.checkpoint import Checkpoints
+from fedsys.runtime.display import Display, metrics_of
+from fedsys.runtime.kinds import explain_kind
+from fedsys.runtime.loggers import Logger
+from fedsys.runtime.run_directory import RunDirectory, moment
+from fedsys.runtime.runner import KindError, Plan, Result, Runner
+from fedsys.runtime.world import World
+
+
+def run_job(config: DictConfig, world: World) -> None:
+    """Run what the settings say, together with the other ranks."""
+    OmegaConf.resolve(config)
+    settings: Any = config
+    _check(settings)
+    plan = Plan(settings.steps, settings.rounds, settings.evaluate_every)
+    site = make_site(world, settings.clients, settings.seed, settings.dtype, settings.device)
+    algorithm, communicator = instantiate(config.algorithm), instantiate(config.communicator)
+    backend = connect(world, communicator)
+    try:
+        world.announce_host()
+        problem = world.together(lambda: instantiate(config.problem))
+        runner = Runner(problem, algorithm, communicator, world, site, plan)
+        try:
+            runner.prepare()
+        except KindError as error:
+            raise explain_kind(error, _choices(), algorithm.kind) from error
+        _Job(config, world, runner, backend).run()
+    finally:
+        world.disconnect()
+
+
+class _Job:
+    """A runner, and everything that is told of it."""
+
+    def __init__(self, config: DictConfig, world: World, runner: Runner, backend: str) -> None:
+        self._settings: Settings = config  # type: ignore[assignment]
+        self._config: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
+        self._config["clients"] = runner.site.placement.clients
+        self._world, self._runner, self._backend = world, runner, backend
+        self._is_first = world.rank == 0
+        self._loggers: list[Logger] = []
+        self._display: Display | None = None
+
+    def run(self) -> None:
+        runner, settings = self._runner, self._settings
+        resume = _resumes(settings)
+        self._directory = directory = RunDirectory(self._choose_directory())
+        self._world.together(lambda: self._open(resume))
+        every, keep = settings.checkpoint.every, settings.checkpoint.keep
+        runner.checkpoints = Checkpoints(
+            directory.checkpoints, self._world, every, keep, resume=resume
+        )
+        runner.on_first_step = self._begin
+        runner.on_record = self._record
+        try:
+            result = runner.run()
+            waited = self._world.transport.all_gather_object(
+                runner.communicator.traffic.seconds_waited
+            )
+            if self._is_first:
+                self._finish(result, waited)
+        finally:
+            if self._display is not None:
+                self._display.abandon()
+            directory.close()
+
+    def _choose_directory(self) -> Path:
+        run = self._settings.run
+        if run.dir is not None:
+            path = Path(run.dir)
+        elif HydraConfig.get().mode == RunMode.MULTIRUN:
+            path = Path(HydraConfig.get().runtime.output_dir)
+        elif run.name is not None:
+            path = Path(run.root) / run.name
+        else:
+            choices = _choices()
+            path = Path(run.root) / f"{choices['algorithm']}-{choices['problem']}-{moment()}"
+        chosen: str = self._world.transport.all_gather_object(str(path.absolute()))[0]
+        return Path(chosen)
+
+    def _open(self, resume: bool) -> None:
+        if self._is_first:
+            loggers = self._settings.logger or {}
+            self._loggers = [instantiate(one) for one in loggers.values() if one is not None]
+            self._directory.open(self._config, resume)
+            for logger in self._loggers:
+                logger.begin(self._directory.path, self._config)
+
+    def _begin(self, step: int) -> None:
+        self._startup = _seconds_since_start()
+        if self._is_first:
+            self._runner.records.extend(self._directory.begin_metrics(step))
+            plan, place = self._runner.plan, self._runner.site.placement
+            choices = _choices()
+            title = (
+                f"{choices['algorithm']} on {choices['problem']}: {place.clients} clients on "
+                f"{place.ranks} ranks ({self._backend if place.ranks > 1 else 'one process'}, "
+                f"{self._runner.site.device}, {torch.get_num_threads()} threads each)"
+            )
+            if place.ranks > torch.cuda.device_count() > 0 and self._backend == "gloo":
+                title += "\nmore ranks than GPUs: ranks share the GPUs and talk through gloo"
+            if step:
+                title += f"\ncontinued from step {step}"
+            unit, total = ("step", plan.steps) if plan.steps else ("round", plan.rounds)
+            self._display = Display(title, unit, total or 0)
+
+    def _record(self, record: dict[str, float]) -> None:
+        if self._is_first and self._display is not None:
+            self._directory.record(record)
+            for logger in self._loggers:
+                logger.record(record)
+            self._display.record(record)
+
+    def _finish(self, result: Result, waited: list[float]) -> None:
+        from fedsys.runtime.curves import plot
+
+        path, placement = self._directory.path, self._runner.site.placement
+        final = result.records[-1]
+        summary = {
+            "choices": _choices(),
+            "clients": placement.clients,
+            "ranks": placement.ranks,
+            "final": final,
+            "best": _best(result.records),
+            "startup_seconds": self._startup,
+            "seconds_waited_by_rank": waited,
+        }
+        self._directory.finish(summary, result.variables)
+        picture = path / "curves.png"
+        plot(result.records, picture, f"{path.name}")
+        for logger in self._loggers:
+            logger.finish()
+        assert self._display is not None
+        self._display.finish(summary, {"results": path, "picture": picture})
+
+
+def _check(settings: Settings) -> None:
+    allowed = {"resume": ("auto", "true", "false"), "scale": ("small", "paper")}
+    for name, values in allowed.items():
+        value = getattr(settings, name)
+        if str(value).lower() not in values:
+            raise InputError(f"{name} must be one of {', '.join(values)}, got {value!r}")
+
+
+def _resumes(settings: Settings) -> bool:
+    """auto: a run that was given a name or a folder goes on where it was."""
+    wanted = settings.resume.lower()
+    named = settings.run.name is not None or settings.run.dir is not None
+    return named if wanted == "auto" else wanted == "true"
+
+
+def _choices() -> dict[str, str]:
+    """Which file of each group was chosen."""
+    choices: dict[str, Any] = dict(HydraConfig.get().runtime.choices)
+    return {group: str(name) for group, name in choices.items() if not group.startswith("hydra/")}
+
+
+def _best(records: list[dict[str, float]]) -> dict[str, float]:
+    """The best value of each test metric (higher is better for all of them but unfairness)."""
+    best: dict[str, float] = {}
+    for record in records:
+        for name, value in metrics_of(record).items():
+            if name.startswith("test_"):
+                pick = min if name in ("test_eqopp", "test_eqodds") else max
+                best[name] = pick(value, best.get(name, value))
+    return best
+
+
+def _seconds_since_start() -> float:
+    """Since this process was started, by the kernel's clock."""
+    if not sys.platform.startswith("linux"):
+        return float("nan")
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return float(Path("/proc/uptime").read_text().split()[0]) - started
