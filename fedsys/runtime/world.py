@@ -20,6 +20,8 @@ from fedsys.errors import FedsysError, InputError, LostRankError
 Result = TypeVar("Result")
 
 _ROLL_CALL_SECONDS = 3.0
+_stores: dict[tuple[str, str], Any] = {}
+"""By address: a script may run several times, and its ranks leave a run at different moments."""
 
 
 @dataclass
@@ -50,14 +52,20 @@ class World:
         """Where the ranks leave notes for each other; open before and after any process group."""
         assert self.ranks > 1
         if self._store is None:
-            self._store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(minutes=5)))
+            address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+            if address not in _stores:
+                _stores[address], _, _ = next(
+                    dist.rendezvous("env://", timeout=timedelta(minutes=5))
+                )
+            self._store = _stores[address]
         return self._store
 
     def connect(self, backend: str, timeout: float, startup_timeout: float) -> None:
         """Form the process group of one run."""
         if self.ranks == 1:
             return
-        self._meetings += 1
+        # Counted in the store, which outlives the worlds of a script that runs several times.
+        self._meetings = self.store.add(f"meetings of rank {self.rank}", 1)
         store = dist.PrefixStore(f"meeting {self._meetings}", self.store)
         store.set_timeout(timedelta(seconds=startup_timeout))
         dist.init_process_group(
