@@ -99,7 +99,8 @@ class NetworkOracle(SteppingOracle):
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """The mean over clients of the loss on their own training data."""
-        losses = self.losses(z, self.data.batches.whole)
+        with self._averaged_statistics(sync):
+            losses = self.losses(z, self.data.batches.whole)
         return {"train_loss": float(sync(losses[:, None])[0])}
 
     def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
@@ -110,8 +111,8 @@ class NetworkOracle(SteppingOracle):
         padded = rows.new_zeros(shares * clients)
         padded[: len(rows)] = rows
         mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
-        self._load(0, z.split_with_sizes(self._dims, dim=1))
-        with torch.no_grad(), self._evaluating():
+        with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
+            self._load(0, z.split_with_sizes(self._dims, dim=1))
             outputs = torch.stack([apply(self.data.test_inputs[share]) for share in mine])
         return sync.gather(outputs).flatten(0, 1)[: len(rows)]
 
@@ -123,6 +124,17 @@ class NetworkOracle(SteppingOracle):
         yield
         for player in self._players:
             player.module.train()
+
+    @contextmanager
+    def _averaged_statistics(self, sync: Sync) -> Iterator[None]:
+        """Between two rounds each client has its own statistics; a model is judged by their mean."""
+        own = self.rider
+        if own is not None:
+            self.rider = sync(own)
+        try:
+            yield
+        finally:
+            self.rider = own
 
     def _gradients(self, rows: Iterable[Tensor], batch: Batch) -> tuple[Tensor, ...]:
         rows = tuple(rows)
