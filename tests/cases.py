@@ -1,0 +1,124 @@
+"""The registry: every algorithm on at least one problem. A new algorithm is one line in CASES.
+
+What the whole suite asks of an algorithm (contract, placement, resuming) it asks of each case here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, State
+from fedsys.communication import AllReduce, Placement, Sync, Transport
+from fedsys.data import Dataset
+from fedsys.models import MLP
+from fedsys.problems import Classification, DeepAUC, Oracle, Problem, QuadraticGame, Site
+from fedsys.runtime.api import default_communicator
+
+CLIENTS = 6
+SEED = 3
+
+
+@dataclass(frozen=True)
+class Clouds:
+    """Four overlapping clouds of points: 240 to train, 60 to test, equal classes."""
+
+    width: int = 5
+
+    def load(self) -> Dataset:
+        """Draw the points."""
+        stream = np.random.default_rng(0)
+        labels = np.arange(300) % 4
+        centres = stream.standard_normal((4, self.width))
+        points = centres[labels] + stream.standard_normal((300, self.width))
+        inputs, targets = torch.from_numpy(points), torch.from_numpy(labels)
+        return Dataset(inputs[:240], targets[:240], inputs[240:], targets[240:], classes=4)
+
+
+@dataclass(frozen=True)
+class BatchNormNet:
+    """A dense model with running statistics, for what BatchNorm asks of clients."""
+
+    def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The network for inputs of this shape."""
+        (width,) = input_shape
+        return nn.Sequential(
+            nn.Linear(width, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, outputs)
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm on a problem.
+
+    Args:
+        algorithm: with a short period, so that a few steps hold several rounds.
+        problem: with random draws, so that they are tested too.
+        exchanges: how many means, server calls and gathers a communication step makes.
+        at_start: the same for `init`.
+    """
+
+    algorithm: Algorithm[Any, Any]
+    problem: Problem[Oracle]
+    exchanges: int = 1
+    at_start: int = 0
+
+
+GAME = QuadraticGame(dim=3, samples=5, batch_size=2)
+AUC = DeepAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4)
+CLASSES = Classification(Clouds(), model=MLP(hidden=[]), batch_size=4)
+STATISTICS = Classification(Clouds(), model=BatchNormNet(), batch_size=4)
+
+CASES = {
+    "local_sgda-game": Case(LocalSGDA(lr_x=0.2, lr_y=0.1, local_steps=3), GAME),
+    "local_sgda-auc": Case(LocalSGDA(lr_x=0.5, lr_y=0.1, local_steps=4), AUC),
+    "fedavg-classes": Case(FedAvg(lr=0.3, local_steps=3), CLASSES),
+    "fedavg-batchnorm": Case(FedAvg(lr=0.3, local_steps=3), STATISTICS),
+}
+
+
+class Drive:
+    """The bare loop: what the runner does, without records and checkpoints."""
+
+    def __init__(
+        self, case: Case, transport: Transport, clients: int = CLIENTS, first_step: int = 0
+    ) -> None:
+        self.algorithm: Algorithm[Any, Any] = case.algorithm
+        placement = Placement(clients, transport.rank, transport.size)
+        self.site = Site(placement, seed=SEED, dtype=torch.float64)
+        self.oracle = case.problem.oracle(self.site)
+        self.communicator: AllReduce = default_communicator(self.algorithm)
+        self.communicator.open(
+            transport,
+            placement,
+            self.algorithm.schedule,
+            SEED,
+            first_step,
+            self.oracle.sizes,
+            self.oracle.rider,
+        )
+
+    def start(self) -> State:
+        """The first state."""
+        with torch.no_grad():
+            state: State = self.algorithm.init(self.oracle.at(0), self.communicator.at_start())
+        return state
+
+    def step(self, state: State, step: int) -> tuple[State, Sync]:
+        """The next state, and the sync that was used."""
+        sync = self.communicator.at(step)
+        with torch.no_grad():
+            return self.algorithm.step(state, self.oracle.at(step), sync), sync
+
+    def states(self, steps: int) -> Iterator[State]:
+        """The states after 0, 1, ..., `steps` steps."""
+        state = self.start()
+        yield state
+        for step in range(steps):
+            state, _ = self.step(state, step)
+            yield state

@@ -1,0 +1,124 @@
+"""Real processes that play the ranks of a world; started once, for many tests.
+
+A job is a module-level function of a test module: it is sent to the processes by its name, runs on
+each of them with the environment that torchrun would set, and what it returns comes back by rank.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore
+
+from fedsys.runtime.world import World
+
+COLLECTIVE_TIMEOUT = 30.0
+
+
+class Ranks:
+    """Processes by number; the first n of them make a world of n ranks."""
+
+    def __init__(self) -> None:
+        # Forks of a server that has imported torch: a process costs milliseconds, not seconds.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["torch", "fedsys", "pytest"])
+        self._members: list[tuple[Any, Connection]] = []
+
+    def __call__(self, ranks: int, job: Callable[..., Any], *args: Any) -> list[Any]:
+        """Run a job on all ranks of a new world; its results by rank."""
+        answers = self.attempt(ranks, job, *args)
+        for rank, (_, trace) in enumerate(answers):
+            assert not trace, f"rank {rank} of {ranks}: {trace}"
+        return [result for result, _ in answers]
+
+    def attempt(
+        self, ranks: int, job: Callable[..., Any], *args: Any, patience: float = 100.0
+    ) -> list[tuple[Any, str]]:
+        """The same, with a trace for each rank that raised, and for one that was killed."""
+        # Like torchrun's agent, this process keeps the store where the ranks meet.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        while len(self._members) < ranks:
+            self._members.append(self._start())
+        team = self._members[:ranks]
+        for rank, (_, connection) in enumerate(team):
+            connection.send_bytes(pickle.dumps((_environment(rank, ranks, store.port), job, args)))
+        answers = [self._receive(member, patience) for member in team]
+        self._members = [member for member in self._members if member[0].is_alive()]
+        return answers
+
+    def close(self) -> None:
+        """End all processes."""
+        for process, connection in self._members:
+            connection.close()
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+        self._members = []
+
+    def _start(self) -> tuple[Any, Connection]:
+        here, there = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(there,), daemon=True)
+        process.start()
+        there.close()
+        return process, here
+
+    @staticmethod
+    def _receive(member: tuple[Any, Connection], patience: float) -> tuple[Any, str]:
+        process, connection = member
+        try:
+            if connection.poll(patience):
+                return pickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            process.join()
+            return None, f"the process ended with code {process.exitcode}"
+        process.kill()
+        process.join()
+        return None, f"no answer within {patience} seconds"
+
+
+@contextmanager
+def connected(timeout: float = COLLECTIVE_TIMEOUT) -> Iterator[World]:
+    """The world of this rank, by gloo."""
+    world = World.from_environment()
+    world.connect("gloo", timeout, timeout)
+    try:
+        yield world
+    finally:
+        world.disconnect()
+
+
+def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _serve(connection: Connection) -> None:
+    torch.set_num_threads(1)
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            environment, job, args = pickle.loads(message)
+            os.environ.update(environment)
+            answer = (job(*args), "")
+        except BaseException:
+            answer = (None, traceback.format_exc())
+        connection.send_bytes(pickle.dumps(answer))
