@@ -1,0 +1,117 @@
+"""Every file in conf/ composes into a configuration, and every configuration can be built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from fedsys import config
+from fedsys.algorithms import Algorithm
+from fedsys.communication import AllReduce
+from fedsys.config import GROUPS
+from fedsys.problems import Site
+
+CONF = config.folder()
+
+
+def options(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+OPTIONS = [(group, option) for group in GROUPS for option in options(group)]
+EXPERIMENTS = options("experiment")
+
+
+@pytest.fixture(autouse=True)
+def _hydra() -> Iterator[None]:
+    config.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        yield
+
+
+def resolved(*overrides: str) -> DictConfig:
+    settings = compose("config", overrides=list(overrides))
+    OmegaConf.resolve(settings)
+    return settings
+
+
+def build_all(settings: DictConfig) -> None:
+    """Build what a run builds, down to the oracle's own classes."""
+    assert isinstance(instantiate(settings.algorithm), Algorithm)
+    assert isinstance(instantiate(settings.communicator), AllReduce)
+    assert callable(instantiate(settings.problem).oracle)
+    assert callable(instantiate(settings.model).build)
+    assert callable(instantiate(settings.dataset).load)
+    assert callable(instantiate(settings.partition).split)
+    for logger in settings.logger.values():
+        if logger is not None:
+            made = instantiate(logger)
+            assert all(callable(getattr(made, verb)) for verb in ("begin", "record", "finish"))
+
+
+def test_the_folders_of_conf_are_the_groups() -> None:
+    folders = {path.name for path in CONF.iterdir() if path.is_dir()}
+    assert folders == {*GROUPS, "experiment"}
+    assert all(options(folder) for folder in folders)
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_of_every_group_composes_and_builds(group: str, option: str) -> None:
+    build_all(resolved(f"{group}={option}"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_composes_and_builds(experiment: str) -> None:
+    build_all(resolved(f"experiment={experiment}"))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_pairs_an_algorithm_with_a_problem_of_its_kind(experiment: str) -> None:
+    settings = resolved(f"experiment={experiment}")
+    algorithm = get_class(settings.algorithm._target_)
+    assert algorithm.kind in get_class(settings.problem._target_).kinds
+
+
+@pytest.mark.parametrize("algorithm", options("algorithm"))
+def test_an_algorithms_file_sets_every_hyperparameter_and_nothing_else(algorithm: str) -> None:
+    settings = resolved(f"algorithm={algorithm}").algorithm
+    hyperparameters = {field.name for field in fields(get_class(settings._target_))}
+    assert set(settings) - {"_target_"} == hyperparameters
+
+
+def test_several_loggers_can_be_chosen_at_once() -> None:
+    settings = resolved("logger=[tensorboard,mlflow]")
+    assert set(settings.logger) == {"tensorboard", "mlflow"}
+    build_all(settings)
+
+
+def test_the_default_problem_makes_the_oracle_of_a_site() -> None:
+    oracle = instantiate(resolved().problem).oracle(Site())
+    assert oracle.x0.shape[0] == 1
+
+
+def test_the_data_folder_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDSYS_DATA", str(tmp_path))
+    assert resolved().dataset.root == str(tmp_path)
+    assert resolved("dataset.root=elsewhere").dataset.root == "elsewhere"
+
+
+def test_the_public_options_are_there() -> None:
+    settings = resolved()
+    public = (
+        "clients", "steps", "rounds", "seed", "dtype", "device", "run.dir", "run.name", "resume",
+        "scale", "dataset.root", "communicator.timeout",
+    )  # fmt: skip
+    missing = object()
+    absent = [
+        name for name in public if OmegaConf.select(settings, name, default=missing) is missing
+    ]
+    assert not absent
