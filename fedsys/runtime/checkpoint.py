@@ -71,7 +71,8 @@ class Checkpoints:
         target = self._path(snapshot.step)
         partial = target.with_name(f".{target.name}.partial")
         self._world.together(lambda: self._on_first_rank(lambda: _make_empty(partial)))
-        rows = _by_client(fields, rider, site)
+        # Averaged rows share their memory, which safetensors refuses to write.
+        rows = {name: row.clone() for name, row in _by_client(fields, rider, site).items()}
         self._world.together(lambda: _store(partial, rows, distributed=self._world.ranks > 1))
         self._world.together(lambda: self._on_first_rank(lambda: self._seal(partial, snapshot)))
 
