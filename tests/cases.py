@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from toys import CoinToy, ServerToy
 
 from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, State
 from fedsys.communication import AllReduce, Placement, Sync, Transport
@@ -79,6 +80,9 @@ CASES = {
     "local_sgda-auc": Case(LocalSGDA(lr_x=0.5, lr_y=0.1, local_steps=4), AUC),
     "fedavg-classes": Case(FedAvg(lr=0.3, local_steps=3), CLASSES),
     "fedavg-batchnorm": Case(FedAvg(lr=0.3, local_steps=3), STATISTICS),
+    "coins-game": Case(CoinToy(lr=0.2, p=0.3, q=0.4), GAME, at_start=1),
+    "server-game": Case(ServerToy(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
+    "server-batchnorm": Case(ServerToy(lr=0.2, local_steps=3), STATISTICS, exchanges=2, at_start=1),
 }
 
 
