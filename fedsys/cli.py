@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
 
 from fedsys import config
-from fedsys.errors import FedsysError, InputError
+from fedsys.errors import FedsysError, InputError, LostRankError
 from fedsys.runtime.run_directory import moment
 from fedsys.runtime.world import World
 
+if TYPE_CHECKING:
+    from omegaconf.errors import OmegaConfBaseException
+
 
 def main() -> None:
-    """Run what the arguments say; end with 0, 1 (the run failed) or 2 (it was asked wrongly)."""
+    """Run what the arguments say; end with 0, 1 (a run failed) or 2 (it was asked wrongly)."""
     world = World.from_environment()
+    code = 0
     try:
-        _run_hydra(world)
+        code = _run_hydra(world)
     except FedsysError as error:
         world.last_words(error, _say)
-        _leave(world, error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        _leave(world, 130)
-    _leave(world, 0)
+        code = 130
+    sys.stdout.flush()
+    if world.ranks > 1 and code:
+        # A rank that failed must not wait in its destructors for ranks that are gone.
+        os._exit(code)
+    sys.exit(code)
 
 
-def _run_hydra(world: World) -> None:
+def _run_hydra(world: World) -> int:
+    """Compose the settings and run them, or all of a sweep; the exit code of the first failure."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf import DictConfig, OmegaConf
@@ -34,40 +44,72 @@ def _run_hydra(world: World) -> None:
     # Hydra would print errors itself, once per rank; this hands them to us.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     config.register()
-    name = world.share
-    OmegaConf.register_new_resolver("fedsys.moment", lambda: name("moment", moment), use_cache=True)
+    OmegaConf.register_new_resolver(
+        "fedsys.moment", lambda: world.share("moment", moment), use_cache=True, replace=True
+    )
+    codes: list[int] = []
 
     def job(settings: DictConfig) -> None:
         from fedsys.runtime.job import run_job
 
-        run_job(settings, world)
+        try:
+            run_job(settings, world)
+        except LostRankError:
+            raise
+        except (FedsysError, HydraException, OmegaConfBaseException) as error:
+            # Told here, not raised: Hydra would add a line per rank, and stop a sweep.
+            answer = _answer(error)
+            world.last_words(answer, _say)
+            codes.append(answer.exit_code)
 
     conf = str(config.folder())
     try:
         hydra.main(version_base="1.3", config_path=conf, config_name="config")(job)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise _cause(error) from error
+        raise _answer(error) from error
+    return codes[0] if codes else 0
 
 
-def _cause(error: BaseException) -> FedsysError:
-    """The answer inside what Hydra raised, or Hydra's own words on one line."""
+def _answer(error: BaseException) -> FedsysError:
+    """What the user is told of an error: our own words inside it, or Hydra's on one line."""
+    from hydra.errors import InstantiationException, MissingConfigException
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    causes = _causes(error)
+    for cause in causes:
+        if isinstance(cause, FedsysError):
+            return cause
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        choices = ", ".join(error.options or [])
+        return InputError(f"{group}={name} is unknown; choose one of {choices}")
+    for cause in causes:
+        if isinstance(cause, ConfigAttributeError | ConfigKeyError):
+            return InputError(_unknown_option(cause))
+    if isinstance(error, InstantiationException) and len(causes) > 1:
+        causes = causes[1:]
+    lines = dict.fromkeys(str(cause).splitlines()[0].strip() for cause in causes if str(cause))
+    return InputError("; ".join(line.rstrip(".") for line in lines))
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error and what it was raised from."""
+    chain: list[BaseException] = []
     inner: BaseException | None = error
     while inner is not None:
-        if isinstance(inner, FedsysError):
-            return inner
+        chain.append(inner)
         inner = inner.__cause__
-    lines = [line.strip() for line in str(error).splitlines()]
-    text = "; ".join(line for line in lines if line and not line.startswith("full_key"))
-    return InputError(text)
+    return chain
+
+
+def _unknown_option(error: OmegaConfBaseException) -> str:
+    """Which option there is not, and which there are."""
+    parent: Any = error.parent_node
+    known = sorted(str(key) for key in parent or ())
+    close = get_close_matches(str(error.key), known, n=1)
+    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return f"there is no option {error.full_key}; {advice} (all: fedsys --cfg job)"
 
 
 def _say(message: str) -> None:
     print(f"fedsys: {' '.join(message.split())}", file=sys.stderr, flush=True)
-
-
-def _leave(world: World, code: Any) -> None:
-    sys.stdout.flush()
-    if world.ranks > 1 and code:
-        # A rank that failed must not wait in its destructors for ranks that are gone.
-        os._exit(code)
-    sys.exit(code)

@@ -8,7 +8,9 @@ Everything before the first override is torchrun's; it also takes `--` as the bo
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 
 
@@ -20,11 +22,17 @@ def main(arguments: list[str] | None = None) -> None:
     own, job = _split(sys.argv[1:] if arguments is None else arguments)
     args = torchrun.parse_args([*own, "-m", "fedsys", *job])
     _divide_cores(args.nproc_per_node)
+    # A rank that fails says why itself; the launcher's own words would only hide that line.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     try:
         torchrun.run(args)
     except ChildFailedError as failure:
-        _, first = failure.get_first_failure()
-        sys.exit(first.exitcode if first.exitcode > 0 else 1)
+        rank, first = failure.get_first_failure()
+        if first.exitcode > 0:
+            sys.exit(first.exitcode)
+        ended_by = signal.Signals(-first.exitcode).name
+        print(f"fedsys: rank {rank} was ended by {ended_by}", file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

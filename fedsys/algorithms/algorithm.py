@@ -39,6 +39,15 @@ class Algorithm(ABC, Generic[AnyOracle, AnyState]):
     kind: ClassVar[str]
     """The kind of problem it solves, a key of `fedsys.problems.KINDS`."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            number = isinstance(getattr(self, field.name), (int, float))
+            self._require(number or field.type not in ("int", "float"), field.name, "a number")
+
+    def _require(self, condition: bool, name: str, rule: str) -> None:
+        """Refuse a hyperparameter: which, what it must be and what it is."""
+        require(condition, type(self).__name__, name, getattr(self, name), rule)
+
     @property
     @abstractmethod
     def schedule(self) -> Schedule:
@@ -68,13 +77,10 @@ class PeriodicAlgorithm(Algorithm[AnyOracle, AnyState]):
     local_steps: int = 10
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._require(self.local_steps >= 1, "local_steps", "at least 1")
 
     @property
     def schedule(self) -> Schedule:
         """Every K-th step."""
         return Every(self.local_steps)
-
-    def _require(self, condition: bool, name: str, rule: str) -> None:
-        """Refuse a hyperparameter: which, what it must be and what it is."""
-        require(condition, type(self).__name__, name, getattr(self, name), rule)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsys.errors import InputError
+from fedsys.errors import InputError, require
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,11 @@ class Placement:
     ranks: int = 1
 
     def __post_init__(self) -> None:
+        require(self.clients >= 1, "placement", "clients", self.clients, "at least 1")
         if self.clients < self.ranks:
             raise InputError(
                 f"clients={self.clients} is fewer than the {self.ranks} ranks; "
-                f"use clients>={self.ranks} or start at most {max(self.clients, 1)} processes"
+                f"use clients>={self.ranks} or start at most {self.clients} processes"
             )
 
     def block(self, rank: int) -> range:

@@ -30,7 +30,7 @@ def run_job(config: DictConfig, world: World) -> None:
     OmegaConf.resolve(config)
     settings: Any = config
     _check(settings)
-    plan = Plan(settings.steps, settings.rounds, settings.evaluate_every)
+    plan = _plan(settings)
     site = make_site(world, settings.clients, settings.seed, settings.dtype, settings.device)
     algorithm, communicator = instantiate(config.algorithm), instantiate(config.communicator)
     backend = connect(world, communicator)
@@ -158,6 +158,17 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if str(value).lower() not in values:
             raise InputError(f"{name} must be one of {', '.join(values)}, got {value!r}")
+
+
+def _plan(settings: Settings) -> Plan:
+    """Of steps and rounds, the one on the command line counts; a file may hold the other."""
+    given = {override.partition("=")[0] for override in HydraConfig.get().overrides.task}
+    steps, rounds = settings.steps, settings.rounds
+    if "steps" in given and "rounds" not in given:
+        rounds = None
+    elif "rounds" in given and "steps" not in given:
+        steps = None
+    return Plan(steps, rounds, settings.evaluate_every)
 
 
 def _resumes(settings: Settings) -> bool:

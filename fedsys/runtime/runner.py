@@ -162,7 +162,7 @@ class Runner:
             self.records.append(record)
             self.on_record(record)
             # The others wait for the first rank here, off the record, not in the next round.
-            self.world.transport.all_gather_object(None)
+            self.world.transport.all_reduce(torch.zeros(1))
 
     def _drift(self, z: Tensor) -> float:
         """The mean squared distance of the clients' points to their mean."""

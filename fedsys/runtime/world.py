@@ -121,11 +121,12 @@ class World:
             reporter, message = error.reporter, error.message
         if self.rank == reporter:
             say(message)
+        key = f"said {self._meetings}"
         with suppress(Exception):
             if self.rank == reporter:
-                self.store.set("said", "")
+                self.store.set(key, "")
             else:
-                self.store.wait(["said"], timedelta(seconds=10))
+                self.store.wait([key], timedelta(seconds=10))
 
     def _roll_call(self, error: FedsysError) -> tuple[int, str]:
         """Who is still here? The first of them reports who is not."""

@@ -1,0 +1,246 @@
+"""The command line: one line for a mistake, one directory for a run, the same on every rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedsys.cli import main
+
+GAME = ("problem=quadratic_game", "problem.dim=3", "problem.samples=4", "algorithm.local_steps=5")
+
+
+@dataclass
+class Done:
+    """What a command left: its exit code and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def fedsys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """`fedsys ...` in an empty folder, in this process: starting Python each time takes minutes."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedsys", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, *capfd.readouterr())
+
+    return run
+
+
+def launch(folder: Path, ranks: int, *arguments: str) -> Done:
+    """The same with real processes."""
+    done = subprocess.run(
+        command(ranks, *arguments), cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def command(ranks: int, *arguments: str) -> list[str]:
+    if ranks == 1:
+        return [sys.executable, "-m", "fedsys", *arguments]
+    launcher = [sys.executable, "-m", "fedsys.launch", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*launcher, *arguments]
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = (folder / "runs").iterdir()
+    return run
+
+
+MISTAKES = {
+    ("algorithm=nonsense",): ["algorithm=nonsense is unknown", "fedavg", "local_sgda"],
+    ("algorithm.lr_x=-1",): ["LocalSGDA: lr_x must be positive, got -1"],
+    ("algorithm.lr_x=much",): ["lr_x must be a number, got 'much'"],
+    ("algorithm.local_step=3",): ["no option algorithm.local_step", "did you mean local_steps?"],
+    ("clientz=3",): ["no option clientz", "did you mean clients?"],
+    ("clients=many",): ["many", "Integer"],
+    ("clients=0",): ["clients must be at least 1, got 0"],
+    ("clients=2000",): ["client 751 has no training sample", "fewer clients"],
+    ("algorithm=fedavg",): [
+        "fedavg needs a minimisation problem",
+        "problem=auc is",
+        "try problem=classification",
+    ],
+    ("steps=5", "rounds=5"): ["give steps or rounds"],
+    ("rounds=0",): ["rounds must be at least 1, got 0"],
+    ("dtype=float16",): ["dtype must be one of float32, float64, got 'float16'"],
+    ("device=cuda:77",): ["device=cuda:77 is not there"],
+    ("communicator.backend=mpi",): ["backend must be one of auto, gloo, nccl, got 'mpi'"],
+    ("resume=maybe",): ["resume must be one of auto, true, false"],
+    ("run.dir=/proc/nowhere",): ["cannot write to the run directory /proc/nowhere"],
+    ("problem.imbalance.positive_ratio=0.9",): ["positive_ratio=0.9 asks for"],
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES, ids=lambda a: " ".join(a))
+def test_a_mistake_gives_one_line_and_exit_code_2_and_leaves_nothing_behind(
+    arguments: tuple[str, ...], fedsys: Command, tmp_path: Path
+) -> None:
+    done = fedsys(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    for part in MISTAKES[arguments]:
+        assert part in done.stderr
+    assert not done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("algorithm=nonsense",), "algorithm=nonsense is unknown"),
+        (("clients=2",), "clients=2 is fewer than the 3 ranks"),
+    ],
+)
+def test_three_ranks_make_a_mistake_with_one_voice(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    done = launch(tmp_path, 3, *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert message in done.stderr
+
+
+def test_a_loss_that_is_not_finite_ends_with_1_and_names_step_and_client(tmp_path: Path) -> None:
+    overrides = (*GAME, "algorithm.lr_x=1e30", "clients=4", "rounds=10")
+    done = launch(tmp_path, 2, *overrides)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "client" in line
+    assert "not finite after iteration" in line
+    assert (only_run(tmp_path) / "metrics.jsonl").exists()
+
+
+def test_a_run_leaves_one_directory_with_everything(tmp_path: Path) -> None:
+    overrides = (*GAME, "rounds=6", "evaluate_every=2", "logger=tensorboard", "dtype=float64")
+    done = launch(tmp_path, 2, *overrides)
+    assert done.returncode == 0, done.stderr
+    run = only_run(tmp_path)
+    expected = {
+        "config.yaml", "metrics.jsonl", "summary.json", "final.safetensors", "checkpoints",
+        "curves.png", "tensorboard",
+    }  # fmt: skip
+    assert expected <= {path.name for path in run.iterdir()}
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == [0, 2, 4, 6]
+    keys = {"step", "round", "bytes_up", "bytes_down", "seconds", "relative_error", "drift"}
+    assert all(keys <= set(record) for record in records)
+    assert records[-1]["bytes_up"] == 6 * 6 * 8
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["final"] == records[-1]
+    assert summary["clients"] == summary["ranks"] == len(summary["seconds_waited_by_rank"]) == 2
+    assert set(load_file(run / "final.safetensors")) == {"x", "y"}
+    assert f"picture: {run}" in done.stdout
+    assert done.stdout.count("relative_error") == 3  # first line, last line, table: rank 0 only
+
+
+def test_a_named_run_goes_on_where_it_was_and_ends_the_same(
+    fedsys: Command, tmp_path: Path
+) -> None:
+    overrides = (*GAME, "clients=3", "dtype=float64", "problem.batch_size=1")
+    assert fedsys(*overrides, "rounds=8", "run.name=whole").returncode == 0
+    assert fedsys(*overrides, "rounds=3", "run.name=parts").returncode == 0
+    done = fedsys(*overrides, "rounds=8", "run.name=parts")
+    assert done.returncode == 0, done.stderr
+    assert "continued from step 15" in done.stdout
+    whole, parts = (load_file(tmp_path / f"runs/{n}/final.safetensors") for n in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    rounds = [
+        [json.loads(line)["round"] for line in (tmp_path / f"runs/{n}/metrics.jsonl").open()]
+        for n in ("whole", "parts")
+    ]
+    assert rounds == [[0, 5, 8], [0, 3, 5, 8]]
+
+
+def test_another_run_in_the_same_directory_is_refused(fedsys: Command, tmp_path: Path) -> None:
+    overrides = (*GAME, "clients=2", "run.name=mine")
+    assert fedsys(*overrides, "rounds=2").returncode == 0
+    before = (tmp_path / "runs/mine/metrics.jsonl").read_bytes()
+    for changed in ("seed=1", "resume=false"):
+        done = fedsys(*overrides, "rounds=2", changed)
+        assert done.returncode == 2
+        assert "run.name" in done.stderr
+    assert (tmp_path / "runs/mine/metrics.jsonl").read_bytes() == before
+
+
+def test_steps_on_the_command_line_replace_the_rounds_of_the_file(
+    fedsys: Command, tmp_path: Path
+) -> None:
+    assert fedsys(*GAME, "clients=2", "steps=7").returncode == 0
+    final = json.loads((only_run(tmp_path) / "summary.json").read_text())["final"]
+    assert (final["step"], final["round"]) == (7, 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_multirun_makes_one_directory_per_job_for_all_ranks(ranks: int, tmp_path: Path) -> None:
+    jobs = ("--multirun", "seed=1,2", *GAME, "clients=2", "rounds=2")
+    done = launch(tmp_path, ranks, *jobs)
+    assert done.returncode == 0, done.stderr
+    sweep = only_run(tmp_path)
+    assert sorted(path.name for path in sweep.iterdir()) == ["0", "1", "multirun.yaml"]
+    finals = [json.loads((sweep / job / "summary.json").read_text())["final"] for job in "01"]
+    assert finals[0]["operator_norm"] != finals[1]["operator_norm"]
+
+
+def test_two_jobs_of_the_same_second_do_not_collide(tmp_path: Path) -> None:
+    jobs = [
+        subprocess.Popen(command(1, *GAME, "clients=2", "rounds=1"), cwd=tmp_path) for _ in range(2)
+    ]
+    assert [job.wait(100) for job in jobs] == [0, 0]
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_a_killed_rank_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    endless = command(2, *GAME, "rounds=10000000", "evaluate_every=1000000")
+    job = subprocess.Popen(
+        endless, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert job.stdout is not None
+    while "round 0" not in job.stdout.readline():
+        assert job.poll() is None
+    os.kill(_children(job.pid)[1], signal.SIGKILL)
+    killed = time.monotonic()
+    _, errors = job.communicate(timeout=60)
+    assert time.monotonic() - killed < 20
+    assert job.returncode == 1
+    assert "rank 1" in errors
+    assert "Traceback" not in errors
+
+
+def _children(pid: int) -> list[int]:
+    """The ranks that a launcher has started, in order."""
+    text = subprocess.run(
+        ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True
+    ).stdout
+    return sorted(int(line) for line in text.split())
+
+
+def test_help_lists_the_groups(fedsys: Command) -> None:
+    done = fedsys("--help")
+    assert done.returncode == 0
+    assert "federated optimisation" in done.stdout
+    assert "algorithm: fedavg, local_sgda" in done.stdout
