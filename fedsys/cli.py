@@ -54,8 +54,11 @@ def _run_hydra(world: World) -> int:
 
         try:
             run_job(settings, world)
-        except LostRankError:
-            raise
+        except LostRankError as error:
+            # Nothing more can be run without that rank.
+            world.last_words(error, _say)
+            sys.stdout.flush()
+            os._exit(error.exit_code)
         except (FedsysError, HydraException, OmegaConfBaseException) as error:
             # Told here, not raised: Hydra would add a line per rank, and stop a sweep.
             answer = _answer(error)

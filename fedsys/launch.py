@@ -16,23 +16,35 @@ import sys
 
 def main(arguments: list[str] | None = None) -> None:
     """Start the ranks of this host and wait for them."""
+    from torch.distributed import DistError
     from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
 
     own, job = _split(sys.argv[1:] if arguments is None else arguments)
     args = torchrun.parse_args([*own, "-m", "fedsys", *job])
     _divide_cores(args.nproc_per_node)
     # A rank that fails says why itself; the launcher's own words would only hide that line.
-    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+    for part in ("multiprocessing.api", "agent.server.api", "rendezvous.dynamic_rendezvous"):
+        logging.getLogger(f"torch.distributed.elastic.{part}").setLevel(logging.CRITICAL)
     try:
         torchrun.run(args)
     except ChildFailedError as failure:
         rank, first = failure.get_first_failure()
         if first.exitcode > 0:
             sys.exit(first.exitcode)
-        ended_by = signal.Signals(-first.exitcode).name
-        print(f"fedsys: rank {rank} was ended by {ended_by}", file=sys.stderr, flush=True)
-        sys.exit(1)
+        _end(f"rank {rank} was ended by {signal.Signals(-first.exitcode).name}")
+    except SignalException as ended:
+        sys.exit(128 + ended.sigval)
+    except (RendezvousError, DistError) as error:
+        words = (str(error) or type(error).__name__).splitlines()[0]
+        _end(f"the hosts did not meet ({words}); start each, with the same address and port")
+
+
+def _end(message: str) -> None:
+    print(f"fedsys: {message}", file=sys.stderr, flush=True)
+    sys.exit(1)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

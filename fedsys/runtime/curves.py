@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedsys.runtime.display import Record, metrics_of
+from fedsys.runtime.display import HEADLINES, Record, metrics_of
 
-_LOGARITHMIC = {"relative_error", "operator_norm", "gap", "drift"}
+_SHRINKING = {"relative_error", "operator_norm", "gap", "drift"}
 
 
 def plot(records: list[Record], path: Path, title: str) -> None:
@@ -16,7 +16,7 @@ def plot(records: list[Record], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names = sorted({name for record in records for name in metrics_of(record)})
+    names = sorted({name for record in records for name in metrics_of(record)}, key=_importance)
     figure, panels = pyplot.subplots(
         1, len(names), figsize=(4.2 * len(names), 3.4), squeeze=False, layout="constrained"
     )
@@ -24,11 +24,20 @@ def plot(records: list[Record], path: Path, title: str) -> None:
         points = [(r["round"], r[name]) for r in records if name in r]
         rounds, values = zip(*points, strict=True)
         panel.plot(rounds, values, marker="." if len(points) < 40 else "")
-        if name in _LOGARITHMIC and any(value > 0 for value in values):
-            panel.set_yscale("log", nonpositive="mask")
+        if name in _SHRINKING:
+            positive = [value for value in values if value > 0]
+            if positive and max(positive) > 10 * min(positive):
+                panel.set_yscale("log", nonpositive="mask")
+            else:  # a tenth of a decade on a logarithmic axis looks like a landslide
+                panel.set_ylim(bottom=0)
         panel.set_xlabel("communication round")
         panel.set_title(name)
         panel.grid(alpha=0.3)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def _importance(name: str) -> tuple[int, str]:
+    """What tells most comes first."""
+    return (HEADLINES.index(name) if name in HEADLINES else len(HEADLINES), name)

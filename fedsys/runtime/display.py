@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, float]
 
-_HEADLINES = ("test_auc", "test_accuracy", "gap", "relative_error", "operator_norm", "train_loss")
+HEADLINES = ("test_auc", "test_accuracy", "gap", "relative_error", "operator_norm", "train_loss")
 _SECONDS_BETWEEN_LINES = 2.0
 _BOOKKEEPING = {
     "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",
@@ -27,7 +27,7 @@ def metrics_of(record: Record) -> dict[str, float]:
 
 def headline(record: Record) -> str:
     """The name of the metric that tells most."""
-    return next((name for name in _HEADLINES if name in record), "drift")
+    return next((name for name in HEADLINES if name in record), "drift")
 
 
 def human_bytes(count: float) -> str:
