@@ -134,9 +134,7 @@ def test_a_step_writes_neither_to_the_state_nor_to_the_problem(case: Case) -> No
 def test_a_step_takes_rows_that_share_their_memory_and_leaves_them_alone(case: Case) -> None:
     d = drive(case)
     state = list(d.states(1))[-1]
-    shared = {
-        name: rows[:1].clone().expand_as(rows) for name, rows in state.tensors().items()
-    }
+    shared = {name: rows[:1].clone().expand_as(rows) for name, rows in state.tensors().items()}
     own = {name: rows.clone() for name, rows in shared.items()}
     for step in range(1, STEPS):
         d_shared, d_own = drive(case, step), drive(case, step)

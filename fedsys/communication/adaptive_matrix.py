@@ -27,16 +27,22 @@ class AdaptiveMatrix(AllReduce):
         function: Callable[..., Tensor | tuple[Tensor, ...]],
         fields: tuple[Tensor, ...],
         traffic: Traffic,
+        step: int,
     ) -> tuple[Tensor, ...]:
         """Run the function of the means on rank 0; all clients share its result."""
-        sums = self._local_sums(fields)
+        rider = self._boarding(step)
+        sent = fields if rider is None else (*fields, rider)
+        sums = self._local_sums(sent)
         self._timed(self.transport.reduce, sums, traffic)
         results: tuple[Tensor, ...] = ()
+        means = [row[0] for row in self._rows(sums, sent)]
         if self.transport.rank == 0:
-            means = (row[0] for row in self._rows(sums, fields))
-            value = function(*means)
+            value = function(*means[: len(fields)])
             results = value if isinstance(value, tuple) else (value,)
         shapes = self._result_shapes(function, fields, results, traffic)
+        if rider is not None:
+            results = (*results, means[-1]) if results else ()
+            shapes = (*shapes, rider.shape[1:])
         message = sums.new_empty(sum(shape.numel() for shape in shapes))
         if results:
             torch.cat([result.reshape(-1) for result in results], out=message)
@@ -46,10 +52,14 @@ class AdaptiveMatrix(AllReduce):
         traffic.bytes_down += message.numel() * message.element_size()
         parts = message.split_with_sizes([shape.numel() for shape in shapes])
         hosted = len(fields[0])
-        return tuple(
+        rows = tuple(
             part.view(shape).expand(hosted, *shape)
             for part, shape in zip(parts, shapes, strict=True)
         )
+        if rider is None:
+            return rows
+        rider.copy_(rows[-1])
+        return rows[:-1]
 
     def _result_shapes(
         self,
@@ -60,8 +70,7 @@ class AdaptiveMatrix(AllReduce):
     ) -> tuple[torch.Size, ...]:
         """The shapes of the results, told once for each function and shape of arguments."""
         known: dict[object, tuple[torch.Size, ...]] = self.__dict__.setdefault("_shapes", {})
-        name = getattr(function, "__qualname__", type(function).__qualname__)
-        key = (name, tuple(field.shape[1:] for field in fields))
+        key = (_code_of(function), tuple(field.shape[1:] for field in fields))
         if key not in known:
             header = torch.full((_MAX_RESULTS, _MAX_AXES + 1), -1)
             for row, result in zip(header, results, strict=False):
@@ -72,3 +81,9 @@ class AdaptiveMatrix(AllReduce):
             rows = [row.tolist() for row in header if row[0] >= 0]
             known[key] = tuple(torch.Size(row[1 : row[0] + 1]) for row in rows)
         return known[key]
+
+
+def _code_of(function: Callable[..., object]) -> object:
+    """What tells functions apart, also two lambdas of one step, and is the same in every step."""
+    inner = getattr(function, "func", function)  # of a functools.partial
+    return getattr(inner, "__code__", type(inner))

@@ -65,8 +65,8 @@ class AllReduce:
             seed: of the shared coins.
             step: the iteration that comes next.
             sizes: how much data each hosted client has, for weights="size".
-            rider: rows [C, b] averaged in place with the first exchange of each round; the running
-                statistics of BatchNorm travel so.
+            rider: rows [C, b] averaged in place with the first exchange of each round that makes
+                means; the running statistics of BatchNorm travel so.
         """
         self.transport, self.placement, self.schedule, self.seed = (
             transport,
@@ -124,10 +124,9 @@ class AllReduce:
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
         """Weighted means over all clients of fields [C, ...], as shared rows of the same shape."""
         count = len(fields)
-        rider = self._rider if step > self._rider_step and step >= 0 else None
+        rider = self._boarding(step)
         if rider is not None:
             fields = (*fields, rider)
-            self._rider_step = step
         sums = self._local_sums(fields)
         self._timed(self.transport.all_reduce, sums, traffic)
         size = sums.numel() * sums.element_size()
@@ -144,6 +143,7 @@ class AllReduce:
         function: Callable[..., Tensor | tuple[Tensor, ...]],
         fields: tuple[Tensor, ...],
         traffic: Traffic,
+        step: int,
     ) -> tuple[Tensor, ...]:
         """Run a function of the means on the server and broadcast its result."""
         raise InputError(
@@ -168,6 +168,13 @@ class AllReduce:
         return torch.cat([part[: len(placement.block(r))] for r, part in enumerate(parts)])
 
     # Pieces shared with the subclasses.
+
+    def _boarding(self, step: int) -> Tensor | None:
+        """The rider, if this is the first exchange of its round."""
+        if self._rider is None or step <= self._rider_step:
+            return None
+        self._rider_step = step
+        return self._rider
 
     def _local_sums(self, fields: tuple[Tensor, ...]) -> Tensor:
         """The weighted sums over the hosted clients, one after another in a new flat buffer."""

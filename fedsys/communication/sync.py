@@ -58,7 +58,7 @@ class Sync:
         several tensors whose shapes depend only on the shapes of its arguments.
         """
         assert self._communicates, "sync.server belongs under `if sync:`"
-        return self._communicator.server(function, fields, self._traffic)
+        return self._communicator.server(function, fields, self._traffic, self.step)
 
     def gather(self, values: Tensor) -> Tensor:
         """The small values [C, ...] of the hosted clients, of all clients: [M, ...]."""
