@@ -110,10 +110,11 @@ class _Job:
             self._runner.records.extend(self._directory.begin_metrics(step))
             plan, place = self._runner.plan, self._runner.site.placement
             choices = _choices()
+            where = f"on {place.ranks} ranks by {self._backend}"
             title = (
-                f"{choices['algorithm']} on {choices['problem']}: {place.clients} clients on "
-                f"{place.ranks} ranks ({self._backend if place.ranks > 1 else 'one process'}, "
-                f"{self._runner.site.device}, {torch.get_num_threads()} threads each)"
+                f"{choices['algorithm']} on {choices['problem']}: {_count(place.clients, 'client')} "
+                f"{where if place.ranks > 1 else 'in one process'}, {self._runner.site.device}, "
+                f"{_count(torch.get_num_threads(), 'thread')} per process"
             )
             if place.ranks > torch.cuda.device_count() > 0 and self._backend == "gloo":
                 title += "\nmore ranks than GPUs: ranks share the GPUs and talk through gloo"
@@ -176,6 +177,11 @@ def _resumes(settings: Settings) -> bool:
     wanted = settings.resume.lower()
     named = settings.run.name is not None or settings.run.dir is not None
     return named if wanted == "auto" else wanted == "true"
+
+
+def _count(number: int, what: str) -> str:
+    """1 client, 2 clients."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _choices() -> dict[str, str]:
