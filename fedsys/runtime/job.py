@@ -110,11 +110,12 @@ class _Job:
             self._runner.records.extend(self._directory.begin_metrics(step))
             plan, place = self._runner.plan, self._runner.site.placement
             choices = _choices()
-            ranks = f"on {place.ranks} ranks by {self._backend}"
+            where = f"on {place.ranks} ranks by {self._backend}"
             title = (
                 f"{choices['algorithm']} on {choices['problem']}: "
-                f"{_count(place.clients, 'client')} {ranks if place.ranks > 1 else 'in one process'}"
-                f", {self._runner.site.device}, {_count(torch.get_num_threads(), 'thread')} each"
+                f"{_count(place.clients, 'client')} "
+                f"{where if place.ranks > 1 else 'in one process'}, {self._runner.site.device}, "
+                f"{_count(torch.get_num_threads(), 'thread')} each"
             )
             if place.ranks > torch.cuda.device_count() > 0 and self._backend == "gloo":
                 title += "\nmore ranks than GPUs: ranks share the GPUs and talk through gloo"
