@@ -31,6 +31,8 @@ class Ranks:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch", "fedsys", "pytest"])
         self._members: list[tuple[Any, Connection]] = []
+        # Like torchrun's agent, this process keeps the stores where the ranks of a world meet.
+        self._stores: dict[int, TCPStore] = {}
 
     def __call__(self, ranks: int, job: Callable[..., Any], *args: Any) -> list[Any]:
         """Run a job on all ranks of a new world; its results by rank."""
@@ -43,15 +45,19 @@ class Ranks:
         self, ranks: int, job: Callable[..., Any], *args: Any, patience: float = 100.0
     ) -> list[tuple[Any, str]]:
         """The same, with a trace for each rank that raised, and for one that was killed."""
-        # Like torchrun's agent, this process keeps the store where the ranks meet.
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        if ranks not in self._stores:
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            self._stores[ranks] = store
+        port = self._stores[ranks].port
         while len(self._members) < ranks:
             self._members.append(self._start())
         team = self._members[:ranks]
         for rank, (_, connection) in enumerate(team):
-            connection.send_bytes(pickle.dumps((_environment(rank, ranks, store.port), job, args)))
+            connection.send_bytes(pickle.dumps((_environment(rank, ranks, port), job, args)))
         answers = [self._receive(member, patience) for member in team]
         self._members = [member for member in self._members if member[0].is_alive()]
+        if any(trace for _, trace in answers):
+            del self._stores[ranks]  # where some did not come to the meeting
         return answers
 
     def close(self) -> None:
