@@ -1,7 +1,32 @@
 """One file per method; each reads like its pseudocode."""
 
 from fedsys.algorithms.algorithm import Algorithm, PeriodicAlgorithm, State
+from fedsys.algorithms.centralised import EG, GDA
 from fedsys.algorithms.fedavg import FedAvg
+from fedsys.algorithms.fedgda_gt import FedGDAGT
+from fedsys.algorithms.lde import LDE
+from fedsys.algorithms.lesgd import LESGD
+from fedsys.algorithms.lippax import LIPPAX, SLIPPAX
+from fedsys.algorithms.local_seg import LocalSEG
 from fedsys.algorithms.local_sgda import LocalSGDA
+from fedsys.algorithms.lsgd import LSGD
+from fedsys.algorithms.proxskip import ProxSkip, ProxSkipLSVRGDA
 
-__all__ = ["Algorithm", "FedAvg", "LocalSGDA", "PeriodicAlgorithm", "State"]
+__all__ = [
+    "EG",
+    "GDA",
+    "LDE",
+    "LESGD",
+    "LIPPAX",
+    "LSGD",
+    "SLIPPAX",
+    "Algorithm",
+    "FedAvg",
+    "FedGDAGT",
+    "LocalSEG",
+    "LocalSGDA",
+    "PeriodicAlgorithm",
+    "ProxSkip",
+    "ProxSkipLSVRGDA",
+    "State",
+]

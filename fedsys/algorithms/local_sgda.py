@@ -1,16 +1,17 @@
-"""Local SGDA (Deng and Mahdavi, AISTATS 2021; baselines of adafgda.txt and proxskip-vip.txt)."""
+"""Local SGDA (Deng and Mahdavi, AISTATS 2021; baseline of adafgda.txt and proxskip-vip.txt)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
+from fedsys.algorithms.rates import THEORY, Decreasing, Rate, rate_at
 from fedsys.communication import Sync
-from fedsys.problems import Minimax
+from fedsys.problems import Constants, Minimax, Theory
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,22 @@ class LocalSGDA(PeriodicAlgorithm[Minimax, MinimaxState]):
 
         x_i <- x_i - lr_x grad_x f_i(x_i, y_i; xi),    y_i <- y_i + lr_y grad_y f_i(x_i, y_i; xi)
 
+    Theory (for strong monotonicity): lr_t = 8 / (mu (t + a)), a = 2048 K (L/mu)^2.
+
     Args:
-        lr_x: the step of the min player.
-        lr_y: the step of the max player.
+        lr_x: the step of the min player, or "theory".
+        lr_y: the step of the max player, or "theory".
         local_steps: K, the steps of a round.
     """
 
-    lr_x: float = 0.1
-    lr_y: float = 0.1
+    lr_x: Rate = THEORY
+    lr_y: Rate = THEORY
 
     kind: ClassVar[str] = "minimax"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.lr_x > 0, "lr_x", "positive")
-        self._require(self.lr_y > 0, "lr_y", "positive")
+        self._require_positive("lr_x", "lr_y")
 
     def init(self, oracle: Minimax, sync: Sync) -> MinimaxState:
         """All clients start from the same point."""
@@ -49,10 +51,21 @@ class LocalSGDA(PeriodicAlgorithm[Minimax, MinimaxState]):
 
     def step(self, s: MinimaxState, oracle: Minimax, sync: Sync) -> MinimaxState:
         """One step of both players at the old point, with the same sample."""
+        lr_x, lr_y = rate_at(self.lr_x, oracle.step), rate_at(self.lr_y, oracle.step)
         gx, gy = oracle.grads(s.x, s.y, oracle.draw())
-        x, y = sync(s.x - self.lr_x * gx, s.y + self.lr_y * gy)
+        x = oracle.prox_x(s.x - lr_x * gx, lr_x)
+        y = oracle.prox_y(s.y + lr_y * gy, lr_y)
+        x, y = sync(x, y)
         return MinimaxState(x, y)
 
     def solution(self, s: MinimaxState) -> Tensor:
         """z = (x, y)."""
         return torch.cat([s.x, s.y], dim=1)
+
+    def tuned(self, theory: Theory) -> Self:
+        """The decreasing step."""
+
+        def decreasing(c: Constants) -> Rate:
+            return Decreasing(8 / c.mu, 2048 * self.local_steps * (c.L / c.mu) ** 2)
+
+        return self.fill(theory, lr_x=decreasing, lr_y=decreasing)

@@ -2,6 +2,7 @@
 
 from fedsys.problems.auc import DeepAUC
 from fedsys.problems.classification import Classification
+from fedsys.problems.constants import Constants, Theory
 from fedsys.problems.functions import MinimaxProblem, MinimisationProblem, OperatorProblem
 from fedsys.problems.oracle import (
     KINDS,
@@ -18,6 +19,7 @@ from fedsys.problems.quadratic_game import QuadraticGame
 __all__ = [
     "KINDS",
     "Classification",
+    "Constants",
     "DeepAUC",
     "Draw",
     "Minimax",
@@ -29,5 +31,6 @@ __all__ = [
     "Problem",
     "QuadraticGame",
     "Site",
+    "Theory",
     "Variational",
 ]

@@ -2,45 +2,131 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor
 
 from fedsys.communication import Sync
+from fedsys.problems.constants import Constants
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
+from fedsys.problems.terms import NONE, Term
+from fedsys.random import BlockedDraws
 
 
 class OperatorOracle(SteppingOracle):
-    """Serves minimax algorithms from an operator; a subclass gives `operator`.
+    """Serves variational and minimax algorithms from an operator; a subclass gives the operator.
 
     Args:
         site: where the oracle lives.
         z0: the starting point [d].
         split: how many of the d variables belong to the min player x.
+        terms: composite term or constraint of x and of y.
+        noise: sigma of Gaussian noise added to every draw, E||noise||^2 = sigma^2.
     """
 
-    def __init__(self, site: Site, z0: Tensor, split: int) -> None:
+    def __init__(
+        self,
+        site: Site,
+        z0: Tensor,
+        split: int,
+        terms: tuple[Term, Term] = (NONE, NONE),
+        noise: float = 0.0,
+    ) -> None:
         super().__init__(site)
         self.z0 = site.rows(z0)
         self.x0, self.y0 = self.z0[:, :split], self.z0[:, split:]
-        self._split = split
+        self._split, self._terms = split, terms
+        self._has_terms = terms != (NONE, NONE)
+        self._scale: float = noise * z0.numel() ** -0.5
+        self._noises = BlockedDraws(site.seed, "noise", site.hosted)
+
+    @abstractmethod
+    def full_operator(self, z: Tensor) -> Tensor:
+        """F_m(z_m)."""
+
+    def sample_operator(self, z: Tensor, sample: Draw) -> Tensor:
+        """F_m at the sample that `draw_sample` drew; all of the data if that is None."""
+        return self.full_operator(z)
+
+    def draw_sample(self, step: int, k: int) -> Draw:
+        """A finite-sum sample, or None for a problem that has none."""
+        return None
+
+    def draw(self) -> Draw:
+        """A sample and additive noise; None where there is neither."""
+        step, k = self._next()
+        if self._scale == 0 and not self.finite_sum:
+            return None
+        noise = None
+        if self._scale > 0:
+            rows = self._noises.normal(step, k, self.z0.shape[1])
+            noise = self._scale * self.site.convert(rows)
+        return self.draw_sample(step, k), noise
 
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
         """F_m(z_m; xi_m)."""
-        raise NotImplementedError
-
-    def full_operator(self, z: Tensor) -> Tensor:
-        """F_m(z_m)."""
-        raise NotImplementedError
+        if xi is None:
+            return self.full_operator(z)
+        sample, noise = xi
+        F = self.sample_operator(z, sample)
+        return F if noise is None else F + noise
 
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
         """F = (gx, -gy)."""
         F = self.operator(torch.cat([x, y], dim=1), xi)
         return F[:, : self._split], -F[:, self._split :]
 
+    # Composite terms and constraints.
+
+    def prox_x(self, x: Tensor, step: float) -> Tensor:
+        """The proximal map of the min player's term."""
+        return self._terms[0].prox(x, step)
+
+    def prox_y(self, y: Tensor, step: float) -> Tensor:
+        """The proximal map of the max player's term."""
+        return self._terms[1].prox(y, step)
+
+    def prox(self, z: Tensor, step: float) -> Tensor:
+        """The proximal map of both terms."""
+        if not self._has_terms:
+            return z
+        x, y = z[:, : self._split], z[:, self._split :]
+        return torch.cat([self.prox_x(x, step), self.prox_y(y, step)], dim=1)
+
+    def mirror(self, z: Tensor, weight: float) -> Tensor:
+        """From the dual to the primal space, with both terms weighted."""
+        x, y = z[:, : self._split], z[:, self._split :]
+        first, second = self._terms
+        return torch.cat([first.mirror(x, weight), second.mirror(y, weight)], dim=1)
+
+    # What is known of the problem.
+
+    def constants(self, sync: Sync) -> Constants | None:
+        """The constants of the theory, or None if nobody knows them."""
+        return None
+
+    def solution(self, sync: Sync) -> Tensor | None:
+        """z* [d], or None if nobody knows it."""
+        return None
+
+    def gap(self, z: Tensor, sync: Sync) -> float | None:
+        """sup over the ball of <F(u), z - u>, or another gap that fits; None if unknown."""
+        return None
+
     def named(self, z: Tensor) -> dict[str, Tensor]:
         """The two players."""
         return {"x": z[: self._split], "y": z[self._split :]}
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        """The norm of the mean operator."""
-        return {"operator_norm": float(sync(self.full_operator(z))[0].norm())}
+        """operator_norm (of z - prox(z - F(z)) if there are terms), relative_error and gap."""
+        mean = sync(self.full_operator(z))
+        residual = z - self.prox(z - mean, 1.0) if self._has_terms else mean
+        metrics = {"operator_norm": float(residual[0].norm())}
+        solution, gap = self.solution(sync), self.gap(z, sync)
+        if solution is not None:
+            start = (self.z0[0] - solution).square().sum()
+            metrics["relative_error"] = float((z[0] - solution).square().sum() / start)
+        if gap is not None:
+            metrics["gap"] = gap
+        return metrics

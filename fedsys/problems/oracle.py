@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from fedsys.communication import Placement, Sync
+from fedsys.problems.constants import Constants
+from fedsys.random import generator
 
 Draw = Any
 """A random sample for each hosted client. Only the oracle that made it looks inside."""
@@ -51,17 +53,25 @@ class Oracle(Protocol):
         step: the iteration whose draws come next.
         rider: rows [C, b] to be averaged along with each round (BatchNorm), or None.
         sizes: how much data each hosted client has.
+        finite_sum: whether a draw is a sample of the client's data.
     """
 
     step: int
     rider: Tensor | None
     sizes: list[int]
 
+    @property
+    def finite_sum(self) -> bool:
+        """Whether a draw is a sample of the client's data."""
+
     def at(self, step: int) -> Self:
         """The same oracle at the beginning of iteration `step`."""
 
     def draw(self) -> Draw:
         """The next sample of this step, for each hosted client."""
+
+    def constants(self, sync: Sync) -> Constants | None:
+        """The constants of the theory, or None if nobody knows them."""
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """The problem's metrics at the mean point, given as rows [C, d] that are all equal."""
@@ -82,6 +92,15 @@ class Variational(Oracle, Protocol):
     def full_operator(self, z: Tensor) -> Tensor:
         """F_m(z_m)."""
 
+    def prox(self, z: Tensor, step: float) -> Tensor:
+        """The proximal map of the composite terms or constraints; the identity without."""
+
+    def mirror(self, z: Tensor, weight: float) -> Tensor:
+        """The mirror map from the dual to the primal space, with weighted terms."""
+
+    def normal(self) -> Tensor:
+        """A standard normal vector for each hosted client, as a draw of its own."""
+
 
 @runtime_checkable
 class Minimax(Oracle, Protocol):
@@ -92,6 +111,12 @@ class Minimax(Oracle, Protocol):
 
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
         """The gradients of f_m(x_m, y_m; xi_m) in x and in y."""
+
+    def prox_x(self, x: Tensor, step: float) -> Tensor:
+        """The proximal map of the min player's term; the identity without."""
+
+    def prox_y(self, y: Tensor, step: float) -> Tensor:
+        """The proximal map of the max player's term; the identity without."""
 
 
 @runtime_checkable
@@ -127,6 +152,7 @@ class SteppingOracle:
 
     step = 0
     rider: Tensor | None = None
+    z0: Tensor
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -138,6 +164,27 @@ class SteppingOracle:
         bound = copy(self)
         bound.step, bound._drawn = step, 0
         return bound
+
+    @property
+    def finite_sum(self) -> bool:
+        """Whether a draw is a sample of the client's data."""
+        return False
+
+    def normal(self) -> Tensor:
+        """A standard normal vector for each hosted client, as a draw of its own."""
+        step, k = self._next()
+        streams = (generator(self.site.seed, "normal", c, step, k) for c in self.site.hosted)
+        return self.site.convert(np.stack([s.standard_normal(self.z0.shape[1]) for s in streams]))
+
+    def constants(self, sync: Sync) -> Constants | None:
+        """Nobody knows them."""
+        return None
+
+    def prox(self, z: Tensor, step: float) -> Tensor:
+        """No terms."""
+        return z
+
+    prox_x = prox_y = mirror = prox
 
     def _next(self) -> tuple[int, int]:
         """(step, k) of the next draw."""

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from fedsys.communication import Sync
 from fedsys.errors import require
-from fedsys.problems.games import OperatorOracle
-from fedsys.problems.oracle import Draw, Site
-from fedsys.random import BlockedDraws, generator
+from fedsys.problems.affine import AffineOracle
+from fedsys.problems.oracle import Site
+from fedsys.random import generator
 
 
 @dataclass(frozen=True)
@@ -27,11 +24,13 @@ class QuadraticGame:
         dim: d, the size of each player.
         samples: m, the samples of each client.
         batch_size: samples per draw, or None for all of them.
+        noise: sigma of Gaussian noise added to every draw.
     """
 
     dim: int = 20
     samples: int = 100
     batch_size: int | None = None
+    noise: float = 0.0
 
     kinds: ClassVar[tuple[str, ...]] = ("minimax", "variational")
 
@@ -42,58 +41,14 @@ class QuadraticGame:
         size = self.batch_size
         valid = size is None or size >= 1
         require(valid, owner, "batch_size", size, "at least 1, or null for all samples")
+        require(self.noise >= 0, owner, "noise", self.noise, "at least 0")
 
-    def oracle(self, site: Site) -> QuadraticGameOracle:
-        """The game of the clients hosted at a site."""
-        return QuadraticGameOracle(self, site)
-
-
-class QuadraticGameOracle(OperatorOracle):
-    """F_ij(z) = M_ij z + b_ij with M = [[A, B], [-B, C]] and b = (a, c)."""
-
-    def __init__(self, game: QuadraticGame, site: Site) -> None:
-        super().__init__(site, torch.zeros(2 * game.dim), split=game.dim)
-        pairs = [_client_game(game, site.seed, client) for client in site.hosted]
-        self._M = site.convert(np.stack([M for M, _ in pairs]))
-        self._b = site.convert(np.stack([b for _, b in pairs]))
-        self._mean_M, self._mean_b = self._M.mean(1), self._b.mean(1)
-        self.sizes = [game.samples] * len(pairs)
-        self._samples, self._batch_size = game.samples, game.batch_size
-        self._draws = BlockedDraws(site.seed, "samples", site.hosted)
-        self._solution: Tensor | None = None
-
-    def draw(self) -> Draw:
-        """Sample numbers [C, B], with replacement, or None for all samples."""
-        step, k = self._next()
-        if self._batch_size is None:
-            return None
-        samples = self._draws.integers(step, k, self._samples, self._batch_size)
-        return torch.from_numpy(samples).to(self._M.device)
-
-    def operator(self, z: Tensor, xi: Draw) -> Tensor:
-        """The mean of F_ij over the drawn samples j."""
-        if xi is None:
-            return self.full_operator(z)
-        client = torch.arange(len(z), device=z.device)[:, None]
-        M, b = self._M[client, xi].mean(1), self._b[client, xi].mean(1)
-        return torch.baddbmm(b[:, :, None], M, z[:, :, None])[:, :, 0]
-
-    def full_operator(self, z: Tensor) -> Tensor:
-        """The mean of F_ij over all samples j."""
-        return torch.baddbmm(self._mean_b[:, :, None], self._mean_M, z[:, :, None])[:, :, 0]
-
-    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        """||z - z*||^2 / ||z0 - z*||^2 and the norm of the mean operator."""
-        solution = self.solution(sync)
-        error = (z[0] - solution).square().sum() / (self.z0[0] - solution).square().sum()
-        return {"relative_error": float(error), **super().evaluate(z, sync)}
-
-    def solution(self, sync: Sync) -> Tensor:
-        """z* = -(mean M)^-1 (mean b), found once and together."""
-        if self._solution is None:
-            M, b = sync(self._mean_M, self._mean_b)
-            self._solution = -torch.linalg.solve(M[0].double(), b[0].double()).to(b.dtype)
-        return self._solution
+    def oracle(self, site: Site) -> AffineOracle:
+        """F_ij(z) = M_ij z + b_ij with M = [[A, B], [-B, C]] and b = (a, c)."""
+        games = [_client_game(self, site.seed, client) for client in site.hosted]
+        return AffineOracle(
+            site, games, split=self.dim, batch_size=self.batch_size, noise=self.noise
+        )
 
 
 def _client_game(game: QuadraticGame, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:

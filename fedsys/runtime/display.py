@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, float]
 
-HEADLINES = ("test_auc", "test_accuracy", "gap", "relative_error", "operator_norm", "train_loss")
+HEADLINES = ("test_auc", "test_accuracy", "relative_error", "gap", "operator_norm", "train_loss")
 _SECONDS_BETWEEN_LINES = 2.0
 _BOOKKEEPING = {
     "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",
@@ -37,6 +37,31 @@ def human_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def theory_lines(summary: dict[str, Any]) -> list[str]:
+    """The numbers that the theory chose, what they came from, and its bound."""
+    theory = summary.get("theory")
+    if not theory:
+        return []
+    samples = "samples_" if theory["finite_sum"] else ""
+    used = f"ell_{samples}{summary['hyperparameters'].get('cocoercivity')}"
+    values = ", ".join(f"{n}={_short(v)}" for n, v in summary["hyperparameters"].items())
+    constants = ", ".join(
+        f"{n}={_short(v)}{' (used)' if n == used else ''}" for n, v in theory["constants"].items()
+    )
+    lines = [f"theory: {values}", f"  from {constants}"]
+    if bound := theory.get("bound"):
+        lines.append(
+            f"  bound: average_gap {_short(bound['average_gap'])} <= {_short(bound['at_most'])}"
+        )
+    return lines
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{value['scale']:.4g}/(t+{value['offset']:.4g})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class Display:
@@ -80,6 +105,8 @@ class Display:
             table.add_row(name, text)
         console = Console(highlight=False, soft_wrap=True)
         console.print(table)
+        for line in theory_lines(summary):
+            print(line)
         for what, path in files.items():
             print(f"{what}: {path}", flush=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from fedsys.algorithms.rates import Decreasing
 from fedsys.config import Settings
 from fedsys.errors import InputError
 from fedsys.runtime.api import connect, make_site
@@ -142,6 +144,8 @@ class _Job:
             "ranks": placement.ranks,
             "final": final,
             "best": _best(result.records),
+            "hyperparameters": _numbers(result.algorithm),
+            "theory": _theory(result),
             "startup_seconds": self._startup,
             "seconds_waited_by_rank": waited,
         }
@@ -189,6 +193,27 @@ def _choices() -> dict[str, str]:
     """Which file of each group was chosen."""
     choices: dict[str, Any] = dict(HydraConfig.get().runtime.choices)
     return {group: str(name) for group, name in choices.items() if not group.startswith("hydra/")}
+
+
+def _numbers(algorithm: Any) -> dict[str, Any]:
+    """The hyperparameters as they were used."""
+    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
+    return {n: asdict(v) if isinstance(v, Decreasing) else v for n, v in values.items()}
+
+
+def _theory(result: Result) -> dict[str, Any] | None:
+    """The constants behind the theory's numbers, and the bound beside what was measured."""
+    if result.theory is None:
+        return None
+    theory: dict[str, Any] = {
+        "constants": result.theory.constants.finite(),
+        "finite_sum": result.theory.finite_sum,
+    }
+    bound = result.algorithm.bound(result.theory)
+    if bound is not None:
+        gap = result.records[-1].get("average_gap")
+        theory["bound"] = {"at_most": bound, "average_gap": gap}
+    return theory
 
 
 def _best(records: list[dict[str, float]]) -> dict[str, float]:

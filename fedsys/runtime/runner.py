@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fedsys.algorithms import Algorithm, State
-from fedsys.communication import AllReduce, Traffic
+from fedsys.communication import AllReduce, Every, Traffic
 from fedsys.errors import InputError, NonFiniteError
-from fedsys.problems import KINDS, Oracle, Problem, Site
+from fedsys.problems import KINDS, Oracle, Problem, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
 from fedsys.runtime.world import World
 
@@ -31,6 +31,10 @@ class Result:
     """What was measured on the way."""
     variables: dict[str, Tensor]
     """The averaged variables by name."""
+    algorithm: Algorithm[Any, Any]
+    """The algorithm with all its numbers."""
+    theory: Theory | None = None
+    """The constants that some of them came from."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ class Runner:
     on_record: Callable[[Record], None] = lambda record: None
     on_first_step: Callable[[int], None] = lambda step: None
     records: list[Record] = field(default_factory=list)
+    theory: Theory | None = None
     _seconds: float = 0.0
 
     def prepare(self) -> None:
@@ -79,6 +84,7 @@ class Runner:
         kinds = [name for name, kind in KINDS.items() if isinstance(self._oracle, kind)]
         if self.algorithm.kind not in kinds:
             raise KindError(self.algorithm, self.problem, kinds)
+        self._tune()
 
     @torch.no_grad()
     def run(self) -> Result:
@@ -87,7 +93,8 @@ class Runner:
         self.on_first_step(step)
         state = self._iterate(state, step)
         z = self.communicator.aside()(self.algorithm.solution(state))
-        return Result(state, self.records, self._oracle.named(z[0]))
+        variables = self._oracle.named(z[0])
+        return Result(state, self.records, variables, self.algorithm, self.theory)
 
     def _iterate(self, state: State, step: int) -> State:
         communicator, plan = self.communicator, self.plan
@@ -115,6 +122,29 @@ class Runner:
 
     def _make_oracle(self) -> Oracle:
         return self.problem.oracle(self.site)
+
+    @torch.no_grad()
+    def _tune(self) -> None:
+        """Fill in the hyperparameters that are left to the theory."""
+        waiting = self.algorithm.awaiting_theory()
+        if not waiting:
+            return
+        self.communicator.open(self.world.transport, self.site.placement, Every())
+        constants = self._oracle.constants(self.communicator.aside())
+        if constants is None:
+            name = type(self.algorithm).__name__
+            raise InputError(
+                f"{name}: {waiting[0]}=theory needs the constants of the problem, which "
+                f"{type(self.problem).__name__} does not know; give algorithm.{waiting[0]} a number"
+            )
+        self.theory = Theory(
+            constants,
+            self.site.placement.clients,
+            self.plan.steps,
+            self.plan.rounds,
+            self._oracle.finite_sum,
+        )
+        self.algorithm = self.algorithm.tuned(self.theory)
 
     def _first_state(self) -> tuple[State, int]:
         snapshot = self.checkpoints.newest() if self.checkpoints else None
@@ -153,11 +183,15 @@ class Runner:
         with self._clock_stopped():
             seconds = self._seconds if stamp["step"] else 0.0
             aside = self.communicator.aside()
-            z = aside(self.algorithm.solution(state))
-            if not bool(z[0].isfinite().all()):
+            points = {name: aside(z) for name, z in self.algorithm.outputs(state).items()}
+            if not all(bool(z[0].isfinite().all()) for z in points.values()):
                 self._find_non_finite(last_seen, int(stamp["step"]))
             drift = self._drift(self.algorithm.solution(entering))
-            metrics = self._oracle.evaluate(z, aside)
+            metrics = {
+                f"{name}_{metric}".lstrip("_"): value
+                for name, z in points.items()
+                for metric, value in self._oracle.evaluate(z, aside).items()
+            }
             record = {**stamp, "seconds": seconds, "drift": drift, **metrics}
             self.records.append(record)
             self.on_record(record)
