@@ -12,7 +12,10 @@ from torch import Tensor
 from fedsys.communication.all_reduce import AllReduce
 from fedsys.communication.schedule import Coins, Schedule
 from fedsys.communication.traffic import Traffic
-from fedsys.random import BLOCK, generator
+from fedsys.random import generator
+
+_BLOCK = 1024
+"""Steps whose coins the server flips at a time."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class _Round:
 
     first: int
     last: int
-    others: Tensor  # [coins, steps]
+    others: np.ndarray  # [coins, steps]
 
 
 class SkipCoin(AllReduce):
@@ -39,6 +42,7 @@ class SkipCoin(AllReduce):
 
     def _begin(self, step: int) -> None:
         if isinstance(self.schedule, Coins):
+            self._block = (-1, np.empty(0))
             self._round = self._announce(self.schedule, step, self.traffic)
 
     def _communicates(self, step: int) -> bool:
@@ -48,7 +52,7 @@ class SkipCoin(AllReduce):
         return super()._communicates(step)
 
     def _coins(self, step: int) -> Mapping[str, bool]:
-        if not isinstance(self.schedule, Coins):
+        if not isinstance(self.schedule, Coins) or not self.schedule.others:
             return {}
         flips = self._round.others[:, step - self._round.first].tolist()
         return dict(zip(self.schedule.others, flips, strict=True))
@@ -63,29 +67,37 @@ class SkipCoin(AllReduce):
     def _announce(self, coins: Coins, step: int, traffic: Traffic) -> _Round:
         """Flip the coins from `step` to the next heads on the server and tell everybody."""
         is_server = self.transport.rank == 0
-        flips = _flip_until_heads(coins, self.seed, step) if is_server else None
-        length = torch.tensor([0 if flips is None else flips.shape[1]])
-        self._timed(self.transport.broadcast, length, traffic)
-        steps = int(length)
-        others = torch.empty(len(coins.others), steps, dtype=torch.uint8)
-        if flips is not None:
-            others.copy_(torch.from_numpy(flips[1:]))
+        flips = self._flip_until_heads(coins, step) if is_server else None
+        length = np.array([0 if flips is None else flips.shape[1]])
+        self._timed(self.transport.broadcast, torch.from_numpy(length), traffic)
+        steps = int(length[0])
+        others = np.empty((len(coins.others), steps), dtype=np.bool_)
         if coins.others:
-            self._timed(self.transport.broadcast, others, traffic)
-        traffic.bytes_control += length.element_size() + others.numel()
-        return _Round(step, step + steps - 1, others.bool())
+            if flips is not None:
+                others[:] = flips[1:]
+            self._timed(self.transport.broadcast, torch.from_numpy(others), traffic)
+        traffic.bytes_control += length.nbytes + others.nbytes
+        return _Round(step, step + steps - 1, others)
+
+    def _flip_until_heads(self, coins: Coins, step: int) -> np.ndarray:
+        """Coins [1 + others, steps] from `step` to the next heads of the first coin."""
+        flips: list[np.ndarray] = []
+        while True:
+            block, offset = divmod(step, _BLOCK)
+            if self._block[0] != block:
+                self._block = (block, _flip(coins, self.seed, block))
+            rest = self._block[1][:, offset:]
+            heads = int(rest[0].argmax())
+            if rest[0, heads]:
+                flips.append(rest[:, : heads + 1])
+                return flips[0] if len(flips) == 1 else np.concatenate(flips, axis=1)
+            flips.append(rest)
+            step = (block + 1) * _BLOCK
 
 
-def _flip_until_heads(coins: Coins, seed: int, step: int) -> np.ndarray:
-    """Coins [1 + others, steps] from `step` to the next heads of the first coin."""
+def _flip(coins: Coins, seed: int, block: int) -> np.ndarray:
+    """All coins [1 + others, _BLOCK] of a block of steps."""
     chances = np.array([coins.sync, *coins.others.values()])[:, None]
-    flips: list[np.ndarray] = []
-    block, offset = divmod(step, BLOCK)
-    while True:
-        stream = generator(seed, "coins", step=block)
-        flips.append((stream.random((len(chances), BLOCK)) < chances)[:, offset:])
-        heads = np.flatnonzero(flips[-1][0])
-        if len(heads):
-            flips[-1] = flips[-1][:, : heads[0] + 1]
-            return np.concatenate(flips, axis=1)
-        block, offset = block + 1, 0
+    uniform = generator(seed, "coins", step=block).random((len(chances), _BLOCK))
+    flips: np.ndarray = uniform < chances
+    return flips

@@ -5,7 +5,6 @@ Axes: C hosted clients, M all clients, d variables. A point is [C, d]: a row per
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -161,7 +160,8 @@ class SteppingOracle:
 
     def at(self, step: int) -> Self:
         """The same oracle at the beginning of iteration `step`."""
-        bound = copy(self)
+        bound = object.__new__(type(self))  # copy.copy takes ten times as long
+        bound.__dict__.update(self.__dict__)
         bound.step, bound._drawn = step, 0
         return bound
 
