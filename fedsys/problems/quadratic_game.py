@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedsys.errors import require
+from fedsys.problems import spectra
 from fedsys.problems.affine import AffineOracle
 from fedsys.problems.oracle import Site
 from fedsys.random import generator
@@ -54,16 +55,8 @@ class QuadraticGame:
 def _client_game(game: QuadraticGame, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
     """M [m, 2d, 2d] and b [m, 2d] of one client."""
     stream = generator(seed, "quadratic game", client)
-    A = _random_symmetric(stream, game, 0.01)
-    C = _random_symmetric(stream, game, 0.01)
-    B = _random_symmetric(stream, game, 0.0)
+    A = spectra.symmetric(stream, game.samples, game.dim, 0.01, 1.0)
+    C = spectra.symmetric(stream, game.samples, game.dim, 0.01, 1.0)
+    B = spectra.symmetric(stream, game.samples, game.dim, 0.0, 1.0)
     b = stream.standard_normal((game.samples, 2 * game.dim))
     return np.block([[A, B], [-B, C]]), b
-
-
-def _random_symmetric(stream: np.random.Generator, game: QuadraticGame, low: float) -> np.ndarray:
-    """Matrices [m, d, d] with eigenvalues uniform in [low, 1] and uniform eigenvectors."""
-    eigenvalues = stream.uniform(low, 1.0, (game.samples, 1, game.dim))
-    Q, _ = np.linalg.qr(stream.standard_normal((game.samples, game.dim, game.dim)))
-    product: np.ndarray = (Q * eigenvalues) @ Q.swapaxes(1, 2)
-    return product
