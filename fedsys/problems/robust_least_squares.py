@@ -1,0 +1,139 @@
+"""Robust least squares, proxskip-vip.txt eq. (6) and Appendix G.1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from fedsys.communication import Sync
+from fedsys.data.california import california_housing
+from fedsys.errors import InputError, require
+from fedsys.problems.affine import AffineOracle
+from fedsys.problems.constants import Constants
+from fedsys.problems.oracle import Site
+from fedsys.random import generator
+
+SOURCES = ("synthetic", "california")
+
+
+@dataclass(frozen=True)
+class RobustLeastSquares:
+    """min over beta, max over y of G(beta, y) / r, G = ||A beta - y||^2 - lam ||y - y0||^2.
+
+    The r rows of A are dealt to the clients in order, and each row j is one sample:
+
+        f_j = (a_j'beta)^2 - 2 y_j a_j'beta - (lam - 1) y_j^2 + 2 lam y0_j y_j - lam y0_j^2.
+
+    The mean over clients of the means over rows is G / r: we leave out G.1's factor nm = r. (G.1
+    prints +2(lam - 1) for the curvature in y, which is -2(lam - 1), and in one line beta for y.)
+    At the solution beta* is the least-squares fit and y* = (lam y0 - A beta*) / (lam - 1).
+
+    Synthetic data is y0 = A beta0 + eps from one stream of the seed, shared by all clients. We read
+    the second argument of N(0, 0.1) and N(0, 0.01) as a standard deviation, as the authors' code
+    does for eps. (That code has other sizes, and overwrites the housing data by Gaussian numbers.)
+
+    Args:
+        source: of A and y0: "synthetic", or "california" for the first rows of California Housing.
+        rows: r, to be a multiple of the number of clients.
+        features: s, of synthetic data; California Housing has 8.
+        lam: lambda > 1, so that G is strongly concave in y.
+        coefficient_std: of beta0.
+        residual_std: of eps.
+        standardise: whether features get mean 0 and variance 1, and y0 mean 0. The raw housing
+            features have cond(A'A) = 6e9 (population in thousands, positions that barely differ),
+            hopeless for any first-order method; standardised it is 24.
+        root: folder with cal_housing/cal_housing.data.
+        download: whether scikit-learn may fetch the housing data.
+        batch_size: rows per draw, or None for all rows of a client.
+        noise: sigma of Gaussian noise added to every draw.
+    """
+
+    source: str = "synthetic"
+    rows: int = 200
+    features: int = 20
+    lam: float = 50.0
+    coefficient_std: float = 0.1
+    residual_std: float = 0.01
+    standardise: bool = False
+    root: str | None = None
+    download: bool = False
+    batch_size: int | None = None
+    noise: float = 0.0
+
+    kinds: ClassVar[tuple[str, ...]] = ("minimax", "variational")
+
+    def __post_init__(self) -> None:
+        owner = "robust_least_squares"
+        known = self.source in SOURCES
+        require(known, owner, "source", self.source, f"one of {', '.join(SOURCES)}")
+        require(self.rows >= 1, owner, "rows", self.rows, "at least 1")
+        require(self.features >= 1, owner, "features", self.features, "at least 1")
+        require(self.lam > 1, owner, "lam", self.lam, "above 1")
+        for name in ("coefficient_std", "residual_std", "noise"):
+            require(getattr(self, name) >= 0, owner, name, getattr(self, name), "at least 0")
+        size = self.batch_size
+        valid = size is None or size >= 1
+        require(valid, owner, "batch_size", size, "at least 1, or null for all rows of a client")
+
+    def oracle(self, site: Site) -> RobustLeastSquaresOracle:
+        """The rows of the clients hosted at a site."""
+        clients = site.placement.clients
+        if self.rows % clients:
+            raise InputError(
+                f"robust_least_squares: rows must be a multiple of clients={clients}, "
+                f"got {self.rows}; every client has as many rows"
+            )
+        A, y0 = self.data(site.seed)
+        share = self.rows // clients
+        parts = [range(client * share, (client + 1) * share) for client in site.hosted]
+        games = [self._client_game(A, y0, part) for part in parts]
+        return RobustLeastSquaresOracle(
+            site, games, split=A.shape[1], batch_size=self.batch_size, noise=self.noise
+        )
+
+    def data(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """A [r, s] and y0 [r], of all clients."""
+        if self.source == "california":
+            A, y0 = california_housing(self.rows, self.root, self.download)
+        else:
+            stream = generator(seed, "robust least squares")
+            A = stream.standard_normal((self.rows, self.features))
+            beta = self.coefficient_std * stream.standard_normal(self.features)
+            y0 = A @ beta + self.residual_std * stream.standard_normal(self.rows)
+        if self.standardise:
+            spread = A.std(axis=0)
+            A = (A - A.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+            y0 = y0 - y0.mean()
+        return A, y0
+
+    def _client_game(
+        self, A: np.ndarray, y0: np.ndarray, part: range
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """M [m, d, d] and b [m, d] of one client, d = s + r."""
+        s, d = A.shape[1], sum(A.shape)
+        M, b = np.zeros((len(part), d, d)), np.zeros((len(part), d))
+        for sample, row in enumerate(part):
+            a, y = A[row], s + row
+            M[sample, :s, :s] = 2 * np.outer(a, a)
+            M[sample, :s, y] = -2 * a
+            M[sample, y, :s] = 2 * a
+            M[sample, y, y] = 2 * (self.lam - 1)
+            b[sample, y] = -2 * self.lam * y0[row]
+        return M, b
+
+
+class RobustLeastSquaresOracle(AffineOracle):
+    """An affine game whose clients are co-coercive, but only together strongly monotone."""
+
+    def constants(self, sync: Sync) -> Constants:
+        """With mu of the mean operator, 2 min(lambda_min(A'A), lam - 1) / r, as the paper uses.
+
+        A client moves neither the other clients' parts of y nor beta across its rows, so that its
+        own mu is 0 and the corollaries' assumption does not hold.
+        """
+        M, _ = self.mean_game(sync)
+        mu = float(torch.linalg.eigvalsh((M + M.T) / 2)[0])
+        return replace(super().constants(sync), mu=mu)
