@@ -2,8 +2,11 @@
 
 from fedsys.problems.auc import DeepAUC
 from fedsys.problems.classification import Classification
+from fedsys.problems.composite_saddle import CompositeSaddle
 from fedsys.problems.constants import Constants, Theory
 from fedsys.problems.functions import MinimaxProblem, MinimisationProblem, OperatorProblem
+from fedsys.problems.logcosh_saddle import LogCoshSaddle
+from fedsys.problems.matrix_game import PolicemanBurglar
 from fedsys.problems.oracle import (
     KINDS,
     Draw,
@@ -15,22 +18,31 @@ from fedsys.problems.oracle import (
     Variational,
 )
 from fedsys.problems.quadratic_game import QuadraticGame
+from fedsys.problems.robust_least_squares import RobustLeastSquares
+from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 
 __all__ = [
     "KINDS",
+    "BilinearGame",
     "Classification",
+    "CompositeSaddle",
     "Constants",
     "DeepAUC",
     "Draw",
+    "HeterogeneousToy",
+    "LogCoshSaddle",
     "Minimax",
     "MinimaxProblem",
     "Minimisation",
     "MinimisationProblem",
     "OperatorProblem",
     "Oracle",
+    "PolicemanBurglar",
     "Problem",
     "QuadraticGame",
+    "RobustLeastSquares",
     "Site",
     "Theory",
+    "TwoPoints",
     "Variational",
 ]
