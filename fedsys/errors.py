@@ -27,8 +27,9 @@ class NonFiniteError(FedsysError, ArithmeticError):
     """A client's variables became NaN or infinite."""
 
     def __init__(self, step: int, client: int, variable: str, reporter: int = 0) -> None:
+        when = f"after iteration {step}" if step >= 0 else "at the start"
         super().__init__(
-            f"{variable} of client {client} is not finite after iteration {step}; "
+            f"{variable} of client {client} is not finite {when}; "
             "try a smaller step size (algorithm.lr...) or dtype=float64",
             reporter,
         )

@@ -179,7 +179,7 @@ class AllReduce:
     def _local_sums(self, fields: tuple[Tensor, ...]) -> Tensor:
         """The weighted sums over the hosted clients, one after another in a new flat buffer."""
         first = fields[0]
-        flat = [field.flatten(1) for field in fields]
+        flat = [field.reshape(len(field), -1) for field in fields]
         sizes = [field.shape[1] for field in flat]
         buffer = first.new_empty(sum(sizes))
         for rows, part in zip(flat, buffer.split_with_sizes(sizes), strict=True):

@@ -127,7 +127,7 @@ class NetworkOracle(SteppingOracle):
 
     @contextmanager
     def _averaged_statistics(self, sync: Sync) -> Iterator[None]:
-        """Between two rounds each client has its own statistics; a model is judged by their mean."""
+        """Each client has its own statistics between rounds; a model is judged by their mean."""
         own = self.rider
         if own is not None:
             self.rider = sync(own)

@@ -16,6 +16,7 @@ from fedsys.communication import AllReduce, Every, Traffic
 from fedsys.errors import InputError, NonFiniteError
 from fedsys.problems import KINDS, Oracle, Problem, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
+from fedsys.runtime.watched import WatchedSync, first_non_finite
 from fedsys.runtime.world import World
 
 Record = dict[str, float]
@@ -208,20 +209,26 @@ class Runner:
         """Go through the steps since the last record once more and name the first that failed."""
         first, state = last_seen
         self.communicator.rewind(first)
-        mine: tuple[int, int, str] | None = None
+        mine = self._non_finite(state, first - 1, 0)
         for step in range(first, end):
-            sync = self.communicator.at(step)
+            sync = WatchedSync(self.communicator.at(step))
             state = self.algorithm.step(state, self._oracle.at(step), sync)
-            mine = mine or self._non_finite(state, step)
+            if mine is None and sync and sync.culprit is not None:
+                # Who handed it in, before the mean gave it to everybody.
+                exchange, row = sync.culprit
+                mine = step, exchange, self.site.hosted[row], "a variable"
+            mine = mine or self._non_finite(state, step, sync.exchanges)
         found = [f for f in self.world.transport.all_gather_object(mine) if f is not None]
-        step, client, variable = min(found)
+        step, _, client, variable = min(found)
         raise NonFiniteError(step, client, variable, self.site.placement.host_of(client))
 
-    def _non_finite(self, state: State, step: int) -> tuple[int, int, str] | None:
+    def _non_finite(
+        self, state: State, step: int, exchange: int
+    ) -> tuple[int, int, int, str] | None:
         for name, rows in state.tensors().items():
-            bad = ~rows.flatten(1).isfinite().all(1)
-            if bool(bad.any()):
-                return step, self.site.hosted[int(bad.nonzero()[0])], name
+            row = first_non_finite(rows)
+            if row is not None:
+                return step, exchange, self.site.hosted[row], name
         return None
 
     @contextmanager
