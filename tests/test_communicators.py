@@ -90,6 +90,11 @@ def test_means_are_numpys_on_every_client(ranks: Ranks, size: int, weights: str)
         assert exchanges == [1, 2]
 
 
+def test_a_field_may_be_one_number_for_each_client() -> None:
+    scalars = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0, 9.0])
+    assert opened(AllReduce()).at(0)(scalars).tolist() == [4.0] * CLIENTS
+
+
 def test_means_keep_the_precision_of_their_fields() -> None:
     sync = opened(AllReduce()).at(0)
     assert sync(torch.ones(CLIENTS, 2, dtype=torch.float32)).dtype == torch.float32
