@@ -99,7 +99,7 @@ class DistributedTransport:
         try:
             dist.all_gather_object(values, value)
         except RuntimeError as error:
-            raise LostRankError(_first_line(error)) from error
+            raise LostRankError(first_line(error)) from error
         return values
 
     @staticmethod
@@ -107,8 +107,9 @@ class DistributedTransport:
         try:
             start().wait()
         except RuntimeError as error:
-            raise LostRankError(_first_line(error)) from error
+            raise LostRankError(first_line(error)) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What is said of an error of torch's: the rest of it is a stack."""
     return str(error).strip().splitlines()[0]

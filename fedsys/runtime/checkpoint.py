@@ -8,9 +8,11 @@ from the files. A folder gets its final name only when it is complete.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,11 +132,10 @@ def _store(folder: Path, rows: dict[str, Tensor], distributed: bool) -> None:
 
     writer = checkpoint.HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             checkpoint.save(rows, storage_writer=writer, no_dist=not distributed)
     except (OSError, checkpoint.CheckpointException) as error:
-        raise InputError(f"cannot write a checkpoint to {folder}: {error}") from error
+        raise InputError(f"cannot write a checkpoint to {folder}: {_reason(error)}") from error
 
 
 def _restore(folder: Path, rows: dict[str, Tensor], distributed: bool) -> None:
@@ -142,11 +143,30 @@ def _restore(folder: Path, rows: dict[str, Tensor], distributed: bool) -> None:
 
     reader = checkpoint.HuggingFaceStorageReader(str(folder))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             checkpoint.load(rows, storage_reader=reader, no_dist=not distributed)
-    except Exception as error:
+    except (Exception, checkpoint.CheckpointException) as error:  # which is no Exception
         raise InputError(
-            f"the checkpoint {folder} does not fit this run or is damaged ({error}); "
+            f"the checkpoint {folder} does not fit this run or is damaged ({_reason(error)}); "
             "give another run.name, or resume=false"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What torch.distributed.checkpoint has to say, stacks and all, is said in our errors."""
+    before = logging.root.manager.disable  # it speaks through the root logger
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _reason(error: BaseException) -> str:
+    """The first failure inside an error of torch.distributed.checkpoint, without its stack."""
+    failures = getattr(error, "failures", {})
+    first = next((failure for failure, _ in failures.values()), error)
+    return str(first).strip().partition("\n")[0]

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from fedsys.communication import DistributedTransport, LocalTransport, Transport
+from fedsys.communication.transport import first_line
 from fedsys.errors import FedsysError, InputError, LostRankError
 
 Result = TypeVar("Result")
@@ -68,14 +69,17 @@ class World:
         self._meetings = self.store.add(f"meetings of rank {self.rank}", 1)
         store = dist.PrefixStore(f"meeting {self._meetings}", self.store)
         store.set_timeout(timedelta(seconds=startup_timeout))
-        dist.init_process_group(
-            # With nccl, what lives on the host (coins, objects) still travels by gloo.
-            "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl",
-            store=store,
-            rank=self.rank,
-            world_size=self.ranks,
-            timeout=timedelta(seconds=timeout),
-        )
+        try:
+            dist.init_process_group(
+                # With nccl, what lives on the host (coins, objects) still travels by gloo.
+                "gloo" if backend == "gloo" else "cpu:gloo,cuda:nccl",
+                store=store,
+                rank=self.rank,
+                world_size=self.ranks,
+                timeout=timedelta(seconds=timeout),
+            )
+        except RuntimeError as error:
+            raise LostRankError(f"the ranks did not meet: {first_line(error)}") from error
         self.transport = DistributedTransport()
 
     def disconnect(self) -> None:
