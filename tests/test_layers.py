@@ -1,0 +1,78 @@
+"""One direction, no cycles: a module imports only from those before it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import fedsys
+
+ROOT = Path(fedsys.__file__).parent
+LAYERS = [
+    {"errors", "random", "compat"},
+    {"communication"},
+    {"data"},
+    {"models"},
+    {"problems"},
+    {"algorithms"},
+    {"config"},
+    {"runtime"},
+    {"cli", "launch", "__init__", "__main__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports(nodes: list[ast.stmt] | list[ast.AST]) -> Iterator[str]:
+    """The modules of fedsys that these statements import."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in MODULES else node.module
+
+
+def part(module: str) -> str:
+    """The first name below fedsys: a folder, or a file beside the folders."""
+    return (*module.split("."), "__init__")[1]
+
+
+def test_every_part_of_the_package_has_its_place() -> None:
+    assert {part(module) for module in MODULES} <= LEVEL.keys()
+
+
+@pytest.mark.parametrize("module", list(MODULES))
+def test_a_module_never_imports_upwards(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text())
+    for imported in imports(list(ast.walk(tree))):
+        assert LEVEL[part(imported)] <= LEVEL[part(module)], f"{module} imports {imported}"
+
+
+def test_no_import_is_relative() -> None:
+    for path in MODULES.values():
+        nodes = ast.walk(ast.parse(path.read_text()))
+        assert not any(isinstance(node, ast.ImportFrom) and node.level for node in nodes), path
+
+
+def test_there_is_no_cycle() -> None:
+    graph = {
+        module: set(imports(ast.parse(path.read_text()).body)) for module, path in MODULES.items()
+    }
+    assert sum(map(len, graph.values())) > 50
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"a cycle: {' -> '.join(error.args[1])}")
