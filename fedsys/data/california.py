@@ -28,7 +28,7 @@ def california_housing(
     else:
         raise InputError(
             f"california housing: {path} is missing; set FEDSYS_DATA (or problem.root) to the "
-            "folder with cal_housing/cal_housing.data, or use problem.download=true once"
+            "folder with cal_housing/cal_housing.data, or use problem.download=true"
         )
     if len(target) < rows:
         raise InputError(f"california housing: rows must be at most {len(target)}, got {rows}")
