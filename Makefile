@@ -12,7 +12,9 @@ ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Without the constraints pip may choose another torch, and with it gigabytes of CUDA libraries.
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+# The first install shows its progress (torch is large), the later ones only what goes wrong.
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
+  $(if $(wildcard $(VENV)/.run),--quiet)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bench format wheel clean

@@ -21,7 +21,8 @@ CONF = config.folder()
 
 
 def options(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+    files = (path.relative_to(CONF / group) for path in (CONF / group).rglob("*.yaml"))
+    return sorted(str(file.with_suffix("")) for file in files)
 
 
 OPTIONS = [(group, option) for group in GROUPS for option in options(group)]
