@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -77,13 +76,6 @@ def test_every_experiment_pairs_an_algorithm_with_a_problem_of_its_kind(experime
     settings = resolved(f"experiment={experiment}")
     algorithm = get_class(settings.algorithm._target_)
     assert algorithm.kind in get_class(settings.problem._target_).kinds
-
-
-@pytest.mark.parametrize("algorithm", options("algorithm"))
-def test_an_algorithms_file_sets_every_hyperparameter_and_nothing_else(algorithm: str) -> None:
-    settings = resolved(f"algorithm={algorithm}").algorithm
-    hyperparameters = {field.name for field in fields(get_class(settings._target_))}
-    assert set(settings) - {"_target_"} == hyperparameters
 
 
 def test_several_loggers_can_be_chosen_at_once() -> None:
