@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,22 @@ def test_every_experiment_composes_and_builds(experiment: str) -> None:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_experiment_pairs_an_algorithm_with_a_problem_of_its_kind(experiment: str) -> None:
-    settings = resolved(f"experiment={experiment}")
-    algorithm = get_class(settings.algorithm._target_)
-    assert algorithm.kind in get_class(settings.problem._target_).kinds
+def test_every_run_of_an_experiment_has_an_algorithm_for_the_kind_of_its_problem(
+    experiment: str,
+) -> None:
+    for swept in sweep(experiment):
+        settings = resolved(f"experiment={experiment}", *swept)
+        algorithm = get_class(settings.algorithm._target_)
+        assert algorithm.kind in get_class(settings.problem._target_).kinds, swept
+
+
+def sweep(experiment: str) -> list[list[str]]:
+    """The choices of algorithm and problem that an experiment goes through."""
+    whole = compose("config", overrides=[f"experiment={experiment}"], return_hydra_config=True)
+    params = whole.hydra.sweeper.params or {}
+    groups = [group for group in ("algorithm", "problem") if group in params]
+    values = [[f"{group}={value}" for value in params[group].split(",")] for group in groups]
+    return [list(choice) for choice in product(*values)]
 
 
 def test_several_loggers_can_be_chosen_at_once() -> None:
