@@ -14,12 +14,43 @@ from cases import CLIENTS, SEED, Case, Drive
 from processes import Ranks, connected
 from torch import Tensor
 from transcriptions.fedavg import fedavg
+from transcriptions.fedgda_gt import fedgda_gt
+from transcriptions.lde import lde
+from transcriptions.lesgd import lesgd
+from transcriptions.lippax import lippax
+from transcriptions.local_seg import local_seg
 from transcriptions.local_sgda import local_sgda
+from transcriptions.lsgd import lsgd
+from transcriptions.proxskip import proxskip, proxskip_lsvrgda
 
 from fedsys import algorithms
-from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA
-from fedsys.communication import LocalTransport
-from fedsys.problems import MinimaxProblem, MinimisationProblem, Oracle, Problem, QuadraticGame
+from fedsys.algorithms import (
+    EG,
+    GDA,
+    LDE,
+    LESGD,
+    LIPPAX,
+    LSGD,
+    SLIPPAX,
+    Algorithm,
+    FedAvg,
+    FedGDAGT,
+    LocalSEG,
+    LocalSGDA,
+    ProxSkip,
+    ProxSkipLSVRGDA,
+)
+from fedsys.communication import Coins, LocalTransport, Placement, SkipCoin
+from fedsys.problems import (
+    MinimaxProblem,
+    MinimisationProblem,
+    OperatorProblem,
+    Oracle,
+    Problem,
+    QuadraticGame,
+    Site,
+)
+from fedsys.problems.games import OperatorOracle
 from fedsys.random import generator
 
 STEPS = 200
@@ -67,6 +98,98 @@ def gradients(client: int, x: np.ndarray, y: np.ndarray, t: int) -> tuple[np.nda
     return gx, gy
 
 
+# Find z with mean_i F_i(z) = 0, F_i the mean of F_ij(z) = J_ij z + tanh z + b_ij over 4 samples j.
+
+SAMPLES = 4
+J = np.random.default_rng(6).standard_normal((CLIENTS, SAMPLES, 5, 5)) / 4 + 0.5 * np.eye(5)
+JB = np.random.default_rng(7).standard_normal((CLIENTS, SAMPLES, 5))
+Z0 = np.concatenate([X0, Y0])
+
+
+def sample_operator(client: int, z: np.ndarray, t: int, k: int) -> np.ndarray:
+    j = (7 * t + 3 * client + k) % SAMPLES
+    return J[client, j] @ z + np.tanh(z) + JB[client, j]
+
+
+def full_operator(client: int, z: np.ndarray) -> np.ndarray:
+    return J[client].mean(0) @ z + np.tanh(z) + JB[client].mean(0)
+
+
+def normal(client: int, t: int, k: int) -> np.ndarray:
+    return generator(SEED, "normal", client, t, k).standard_normal(5)
+
+
+class SumOracle(OperatorOracle):
+    """The finite sum; a draw is (step, k)."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site, torch.from_numpy(Z0), split=3)
+
+    def draw(self) -> tuple[int, int]:
+        return self._next()
+
+    def operator(self, z: Tensor, xi: tuple[int, int]) -> Tensor:
+        return self._rows(z, lambda client, row: sample_operator(client, row, *xi))
+
+    def full_operator(self, z: Tensor) -> Tensor:
+        return self._rows(z, full_operator)
+
+    def _rows(self, z: Tensor, F: Callable[[int, np.ndarray], np.ndarray]) -> Tensor:
+        pairs = zip(self.site.hosted, z.numpy(), strict=True)
+        return torch.from_numpy(np.stack([F(client, row) for client, row in pairs]))
+
+
+class SumProblem:
+    """The finite sum."""
+
+    def oracle(self, site: Site) -> SumOracle:
+        return SumOracle(site)
+
+
+SUM = SumProblem()
+
+
+def coins(algorithm: Algorithm[Any, Any]) -> list[tuple[bool, ...]]:
+    """What the shared coins show in each iteration: communication first, then the others."""
+    schedule = algorithm.schedule
+    assert isinstance(schedule, Coins)
+    communicator = SkipCoin()
+    communicator.open(LocalTransport(), Placement(1), schedule, SEED)
+    shown = []
+    for step in range(STEPS):
+        sync = communicator.at(step)
+        sync(torch.zeros(1, 1))
+        shown.append((bool(sync), *(sync.coin(name) for name in schedule.others)))
+    return shown
+
+
+PROXSKIP = ProxSkip(lr=0.1, p=0.3)
+SVRG = ProxSkipLSVRGDA(lr=0.05, p=0.3, q=0.2)
+
+
+def proxskip_steps() -> Iterator[Fields]:
+    shown = coins(PROXSKIP)
+    return proxskip(sample_operator, Z0, CLIENTS, STEPS, 0.1, 0.3, lambda t: shown[t][0])
+
+
+def svrg_steps() -> Iterator[Fields]:
+    shown = coins(SVRG)
+    return proxskip_lsvrgda(
+        sample_operator,
+        full_operator,
+        Z0,
+        CLIENTS,
+        STEPS,
+        gamma=0.05,
+        p=0.3,
+        theta=lambda t: shown[t][0],
+        zeta=lambda t: shown[t][1],
+    )
+
+
+PERIOD = {"lr": 0.1, "local_steps": 7}
+INNER = {"local_steps": 7, "H": 3, "eta": 0.1, "gamma": 0.05}
+
 MINIMISATION = MinimisationProblem(loss, torch.from_numpy(X0))
 MINIMAX = MinimaxProblem(game, torch.from_numpy(X0), torch.from_numpy(Y0))
 
@@ -91,6 +214,39 @@ TRAJECTORIES = {
         MINIMAX,
         lambda: local_sgda(gradients, X0, Y0, CLIENTS, STEPS, lr_x=0.1, lr_y=0.2, local_steps=7),
     ),
+    "lsgd": Trajectory(
+        LSGD(**PERIOD), SUM, lambda: lsgd(sample_operator, Z0, CLIENTS, STEPS, **PERIOD)
+    ),
+    "gda": Trajectory(
+        GDA(lr=0.1), SUM, lambda: lsgd(sample_operator, Z0, CLIENTS, STEPS, lr=0.1, local_steps=1)
+    ),
+    "lesgd": Trajectory(
+        LESGD(**PERIOD), SUM, lambda: lesgd(sample_operator, Z0, CLIENTS, STEPS, **PERIOD)
+    ),
+    "eg": Trajectory(
+        EG(lr=0.1), SUM, lambda: lesgd(sample_operator, Z0, CLIENTS, STEPS, lr=0.1, local_steps=1)
+    ),
+    "lippax": Trajectory(
+        LIPPAX(lr=0.1, inner_lr=0.05, inner_steps=3, local_steps=7),
+        SUM,
+        lambda: lippax(sample_operator, Z0, CLIENTS, STEPS, **INNER),
+    ),
+    "slippax": Trajectory(
+        SLIPPAX(lr=0.1, inner_lr=0.05, inner_steps=3, delta=0.2, local_steps=7),
+        SUM,
+        lambda: lippax(sample_operator, Z0, CLIENTS, STEPS, **INNER, delta=0.2, s=normal),
+    ),
+    "lde": Trajectory(
+        LDE(**PERIOD), SUM, lambda: lde(sample_operator, Z0, CLIENTS, STEPS, **PERIOD)
+    ),
+    "local_seg": Trajectory(
+        LocalSEG(**PERIOD), SUM, lambda: local_seg(sample_operator, Z0, CLIENTS, STEPS, **PERIOD)
+    ),
+    "fedgda_gt": Trajectory(
+        FedGDAGT(**PERIOD), SUM, lambda: fedgda_gt(full_operator, Z0, CLIENTS, STEPS, **PERIOD)
+    ),
+    "proxskip": Trajectory(PROXSKIP, SUM, proxskip_steps),
+    "proxskip_lsvrgda": Trajectory(SVRG, SUM, svrg_steps),
 }
 
 
@@ -169,6 +325,55 @@ def test_two_steps_of_local_sgda_by_hand() -> None:
     # Client 1: gx = (2.7, 0.1), gy = -4.1  -> (0.43, 2.09, 1.18).
     for row in second:
         assert row == pytest.approx([0.355, 1.855, 1.69], abs=1e-15)
+
+
+# One communication step of the methods for operators, with F_0(z) = z and F_1(z) = z - (4, 0, -4)
+# from z = (1, 1, 1) with step 1/2. Plain steps lead to (1, 1, 1)/2 and (5, 1, -3)/2.
+
+TARGET = torch.tensor([4.0, 0.0, -4.0], dtype=torch.float64)
+TWO_CLIENTS = OperatorProblem(lambda z, client, rng: z - client * TARGET, torch.ones(3), split=2)
+BY_HAND = {
+    # The mean of the two.
+    "gda": (GDA(lr=0.5), [1.5, 0.5, -0.5]),
+    "lsgd": (LSGD(lr=0.5, local_steps=1), [1.5, 0.5, -0.5]),
+    # With one local step the correction makes both take the mean step.
+    "fedgda_gt": (FedGDAGT(lr=0.5, local_steps=1), [1.5, 0.5, -0.5]),
+    # From h = 0 and with p = 1: the mean.
+    "proxskip": (ProxSkip(lr=0.5, p=1.0), [1.5, 0.5, -0.5]),
+    "proxskip_lsvrgda": (ProxSkipLSVRGDA(lr=0.5, p=1.0, q=1.0), [1.5, 0.5, -0.5]),
+    # The operators at that mean lead to (0.25, 0.75, 1.25) and (2.25, 0.75, -0.75).
+    "eg": (EG(lr=0.5), [1.25, 0.75, 0.25]),
+    "lesgd": (LESGD(lr=0.5, local_steps=1), [1.25, 0.75, 0.25]),
+    "lde": (LDE(lr=0.5, local_steps=1), [1.25, 0.75, 0.25]),
+    # The operators at each client's own half point lead to (3, 3, 3)/4 and (7, 3, -1)/4.
+    "local_seg": (LocalSEG(lr=0.5, local_steps=1), [1.25, 0.75, 0.25]),
+    # An inner step of 1/4 leads to (3, 3, 3)/4 and (7, 3, -1)/4; the operators there lead to
+    # (5, 5, 5)/8 and (17, 5, -7)/8.
+    "lippax": (
+        LIPPAX(lr=0.5, inner_lr=0.25, inner_steps=1, local_steps=1),
+        [1.375, 0.625, -0.125],
+    ),
+    "slippax": (
+        SLIPPAX(lr=0.5, inner_lr=0.25, inner_steps=1, delta=0.0, local_steps=1),
+        [1.375, 0.625, -0.125],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(BY_HAND))
+def test_a_communication_step_of_a_method_for_operators_by_hand(name: str) -> None:
+    algorithm, expected = BY_HAND[name]
+    drive = Drive(Case(algorithm, TWO_CLIENTS), LocalTransport(), clients=2)
+    *_, state = drive.states(1)
+    for row in algorithm.solution(state).tolist():
+        assert row == pytest.approx(expected, abs=1e-15)
+
+
+def test_the_control_variates_of_proxskip_by_hand() -> None:
+    drive = Drive(Case(BY_HAND["proxskip"][0], TWO_CLIENTS), LocalTransport(), clients=2)
+    *_, state = drive.states(1)
+    # p / lr = 2 times what the mean changed: (1, 0, -1) and (-1, 0, 1).
+    assert state.tensors()["h"].tolist() == [[2, 0, -2], [-2, 0, 2]]
 
 
 # Reductions and fixed points.
