@@ -75,7 +75,8 @@ class Display:
 
     def __init__(self, title: str, unit: str, total: int) -> None:
         self._unit, self._total = unit, total
-        self._began = self._spoke = monotonic()
+        self._spoke = monotonic()
+        self._first: tuple[int, float] | None = None
         self._bar: Progress | None = None
         print(title, flush=True)
         if sys.stdout.isatty():
@@ -86,6 +87,8 @@ class Display:
         name = headline(record)
         text = f"{name} {record[name]:.4g}  sent {human_bytes(record['bytes_up'])} per client"
         done = int(record[self._unit])
+        # Counted from the first record: what comes before it is imports and start-up.
+        self._first = self._first or (done, monotonic())
         if self._bar is not None:
             self._bar.update(self._task, completed=done, text=text)
         elif done in (0, self._total) or monotonic() - self._spoke > _SECONDS_BETWEEN_LINES:
@@ -116,9 +119,10 @@ class Display:
             self._bar.stop()
 
     def _remaining(self, done: int) -> str:
-        if not 0 < done < self._total:
+        first, began = self._first or (done, monotonic())
+        if not first < done < self._total:
             return ""
-        seconds = (monotonic() - self._began) / done * (self._total - done)
+        seconds = (monotonic() - began) / (done - first) * (self._total - done)
         return f"  {seconds:.0f} s left"
 
 
