@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -88,6 +89,7 @@ class Runner:
         self._tune()
 
     @torch.no_grad()
+    @np.errstate(all="ignore")  # what is not finite is found and named at the next record
     def run(self) -> Result:
         """All iterations of a prepared runner, from the newest checkpoint if there is one."""
         state, step = self._first_state()
