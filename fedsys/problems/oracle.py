@@ -20,6 +20,10 @@ Draw = Any
 """A random sample for each hosted client. Only the oracle that made it looks inside."""
 
 
+_FIRST_DRAW_OF_INIT = 1 << 20
+"""Draws k from here on belong to `init`, so that it shares none with iteration 0."""
+
+
 @dataclass(frozen=True)
 class Site:
     """Where an oracle lives: which clients it serves, with which numbers, on which device."""
@@ -65,6 +69,9 @@ class Oracle(Protocol):
 
     def at(self, step: int) -> Self:
         """The same oracle at the beginning of iteration `step`."""
+
+    def at_start(self) -> Self:
+        """The same oracle before the first iteration, with draws of its own."""
 
     def draw(self) -> Draw:
         """The next sample of this step, for each hosted client."""
@@ -163,6 +170,12 @@ class SteppingOracle:
         bound = object.__new__(type(self))  # copy.copy takes ten times as long
         bound.__dict__.update(self.__dict__)
         bound.step, bound._drawn = step, 0
+        return bound
+
+    def at_start(self) -> Self:
+        """The same oracle before the first iteration, with draws of its own."""
+        bound = self.at(0)
+        bound._drawn = _FIRST_DRAW_OF_INIT
         return bound
 
     @property

@@ -105,6 +105,10 @@ class Runner:
         last_seen = (step, state)
         start = self._stamp(0) if step == 0 else None
         self._started = perf_counter()
+        if start is not None and self._oracle.rider is not None:
+            # BatchNorm's statistics move with the first step.
+            self._record(start, state, state, last_seen)
+            start = None
         while not plan.is_over(step, rounds):
             sync = communicator.at(step)
             entering = state
@@ -162,7 +166,7 @@ class Runner:
             self._oracle.rider,
         )
         # A state to go on from has the shapes of a fresh one, so that is made in either case.
-        state: State = self.algorithm.init(self._oracle.at(0), self.communicator.at_start())
+        state: State = self.algorithm.init(self._oracle.at_start(), self.communicator.at_start())
         if snapshot is not None and self.checkpoints is not None:
             rows = self.checkpoints.load(snapshot, state.tensors(), self._oracle.rider, self.site)
             state = type(state)(**rows)
