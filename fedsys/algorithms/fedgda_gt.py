@@ -69,5 +69,6 @@ class FedGDAGT(PeriodicAlgorithm[Variational, TrackingState]):
     def _step(self, c: Constants) -> float:
         mu, L, K = c.mu, c.L, self.local_steps
         roots = np.roots([(L * K) ** 4, 0.0, 2 * (L * K) ** 2, -mu * K])
-        smallest = min(r.real for r in roots if abs(r.imag) < 1e-9 * abs(r) and r.real > 0)
+        positive = [r.real for r in roots if abs(r.imag) < 1e-9 * abs(r) and r.real > 0]
+        smallest = min(positive, default=0.0)  # no step is small enough for mu = 0
         return 0.5 * min(2 * mu / L**2, 1 / (2 * mu * K), float(smallest))
