@@ -14,11 +14,36 @@ import torch
 from torch import nn
 from toys import CoinToy, ServerToy
 
-from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, State
-from fedsys.communication import AllReduce, Placement, Sync, Transport
+from fedsys.algorithms import (
+    EG,
+    GDA,
+    LDE,
+    LESGD,
+    LIPPAX,
+    LSGD,
+    SLIPPAX,
+    Algorithm,
+    FedAvg,
+    FedGDAGT,
+    LocalSEG,
+    LocalSGDA,
+    ProxSkip,
+    ProxSkipLSVRGDA,
+    State,
+)
+from fedsys.communication import AllReduce, Every, Placement, Sync, Transport
 from fedsys.data import Dataset
 from fedsys.models import MLP
-from fedsys.problems import Classification, DeepAUC, Oracle, Problem, QuadraticGame, Site
+from fedsys.problems import (
+    Classification,
+    CompositeSaddle,
+    DeepAUC,
+    Oracle,
+    PolicemanBurglar,
+    Problem,
+    QuadraticGame,
+    Site,
+)
 from fedsys.runtime.api import default_communicator
 
 CLIENTS = 6
@@ -69,8 +94,15 @@ class Case:
     exchanges: int = 1
     at_start: int = 0
 
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether it does not communicate in every step."""
+        return self.algorithm.schedule != Every(1)
+
 
 GAME = QuadraticGame(dim=3, samples=5, batch_size=2)
+COMPOSITE = CompositeSaddle(dim=3, support=2, heterogeneity=0.5, noise=0.3)
+SIMPLEX = PolicemanBurglar(dim=4, noise=0.1)
 AUC = DeepAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4)
 CLASSES = Classification(Clouds(), model=MLP(hidden=[]), batch_size=4)
 STATISTICS = Classification(Clouds(), model=BatchNormNet(), batch_size=4)
@@ -80,6 +112,19 @@ CASES = {
     "local_sgda-auc": Case(LocalSGDA(lr_x=0.5, lr_y=0.1, local_steps=4), AUC),
     "fedavg-classes": Case(FedAvg(lr=0.3, local_steps=3), CLASSES),
     "fedavg-batchnorm": Case(FedAvg(lr=0.3, local_steps=3), STATISTICS),
+    "lsgd-game": Case(LSGD(lr=0.2, local_steps=3), GAME),
+    "lesgd-game": Case(LESGD(lr=0.2, local_steps=3), GAME, exchanges=2),
+    "lippax-game": Case(LIPPAX(lr=0.5, inner_lr=0.2, inner_steps=2, local_steps=3), GAME),
+    "slippax-game": Case(
+        SLIPPAX(lr=0.5, inner_lr=0.2, inner_steps=2, delta=0.1, local_steps=3), GAME
+    ),
+    "lde-composite": Case(LDE(lr=0.2, local_steps=3), COMPOSITE, exchanges=2),
+    "proxskip-simplex": Case(ProxSkip(lr=0.2, p=0.3), SIMPLEX),
+    "proxskip_lsvrgda-game": Case(ProxSkipLSVRGDA(lr=0.2, p=0.3, q=0.2), GAME),
+    "local_seg-composite": Case(LocalSEG(lr=0.2, local_steps=3), COMPOSITE),
+    "fedgda_gt-game": Case(FedGDAGT(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
+    "gda-game": Case(GDA(lr=0.2), GAME),
+    "eg-game": Case(EG(lr=0.2), GAME, exchanges=2),
     "coins-game": Case(CoinToy(lr=0.2, p=0.3, q=0.4), GAME, at_start=1),
     "server-game": Case(ServerToy(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
     "server-batchnorm": Case(ServerToy(lr=0.2, local_steps=3), STATISTICS, exchanges=2, at_start=1),

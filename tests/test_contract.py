@@ -116,7 +116,7 @@ def test_a_local_step_sends_nothing_and_a_round_exactly_its_exchanges(case: Case
         if seen[True] > 1:  # before that, the server also tells the shapes of what it sends
             assert calls["broadcast"] == calls["reduce"] + announcements
     assert seen[True] >= 2
-    assert seen[False] >= 2
+    assert seen[False] >= 2 or not case.has_local_steps
 
 
 def test_a_step_writes_neither_to_the_state_nor_to_the_problem(case: Case) -> None:

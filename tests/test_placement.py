@@ -107,7 +107,7 @@ class TestAnyPlacementGivesTheNumbersOfOneProcess:
             assert {**answer[name][3], "seconds_waited": 0.0} == expected
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if CASES[name].has_local_steps])
 def test_the_case_moves_its_clients_apart_and_brings_them_together(
     runs: dict[str, list[dict[str, Any]]], name: str
 ) -> None:
