@@ -51,6 +51,7 @@ from fedsys.problems import (
     Site,
 )
 from fedsys.problems.games import OperatorOracle
+from fedsys.problems.terms import L1, NONE, Simplex, Term
 from fedsys.random import generator
 
 STEPS = 200
@@ -122,8 +123,8 @@ def normal(client: int, t: int, k: int) -> np.ndarray:
 class SumOracle(OperatorOracle):
     """The finite sum; a draw is (step, k)."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site, torch.from_numpy(Z0), split=3)
+    def __init__(self, site: Site, terms: tuple[Term, Term]) -> None:
+        super().__init__(site, torch.from_numpy(Z0), split=3, terms=terms)
 
     def draw(self) -> tuple[int, int]:
         return self._next()
@@ -139,14 +140,25 @@ class SumOracle(OperatorOracle):
         return torch.from_numpy(np.stack([F(client, row) for client, row in pairs]))
 
 
+@dataclass(frozen=True)
 class SumProblem:
-    """The finite sum."""
+    """The finite sum, with terms of x and of y."""
+
+    terms: tuple[Term, Term] = (NONE, NONE)
 
     def oracle(self, site: Site) -> SumOracle:
-        return SumOracle(site)
+        return SumOracle(site, self.terms)
 
 
 SUM = SumProblem()
+COMPOSITE_SUM = SumProblem((L1(0.02), Simplex(entropic=True)))
+
+
+def composite_mirror(dual: np.ndarray, weight: float) -> np.ndarray:
+    """A soft threshold for x, and softmax for y: a simplex with the entropy as h."""
+    x, y = dual[:3], dual[3:]
+    primal_x = np.sign(x) * np.maximum(np.abs(x) - weight * 0.02, 0)
+    return np.concatenate([primal_x, np.exp(y) / np.exp(y).sum()])
 
 
 def coins(algorithm: Algorithm[Any, Any]) -> list[tuple[bool, ...]]:
@@ -238,6 +250,11 @@ TRAJECTORIES = {
     ),
     "lde": Trajectory(
         LDE(**PERIOD), SUM, lambda: lde(sample_operator, Z0, CLIENTS, STEPS, **PERIOD)
+    ),
+    "lde-composite": Trajectory(
+        LDE(**PERIOD),
+        COMPOSITE_SUM,
+        lambda: lde(sample_operator, Z0, CLIENTS, STEPS, **PERIOD, mirror=composite_mirror),
     ),
     "local_seg": Trajectory(
         LocalSEG(**PERIOD), SUM, lambda: local_seg(sample_operator, Z0, CLIENTS, STEPS, **PERIOD)
