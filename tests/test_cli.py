@@ -206,6 +206,27 @@ def test_multirun_makes_one_directory_per_job_for_all_ranks(ranks: int, tmp_path
     assert finals[0]["operator_norm"] != finals[1]["operator_norm"]
 
 
+def test_an_experiment_with_a_sweep_runs_all_its_methods(fedsys: Command, tmp_path: Path) -> None:
+    small = ("problem.dim=2", "problem.samples=3", "clients=3", "rounds=2")
+    done = fedsys("experiment=proxskip/fig1_deterministic", *small)
+    assert done.returncode == 0, done.stderr
+    jobs = sorted(path.parent for path in only_run(tmp_path).glob("*/summary.json"))
+    assert [job.name for job in jobs] == ["0", "1", "2", "3"]
+    for job in jobs:
+        assert json.loads((job / "summary.json").read_text())["final"]["round"] == 2
+
+
+def test_one_method_of_an_experiment_with_a_sweep_can_be_run_alone(
+    fedsys: Command, tmp_path: Path
+) -> None:
+    alone = ("hydra.mode=RUN", "algorithm=lippax", "clients=2", "rounds=2")
+    done = fedsys("experiment=vi/low_variance", *alone)
+    assert done.returncode == 0, done.stderr
+    final = json.loads((only_run(tmp_path) / "summary.json").read_text())["final"]
+    assert final["round"] == 2
+    assert final["average_gap"] > 0
+
+
 def test_two_jobs_of_the_same_second_do_not_collide(tmp_path: Path) -> None:
     jobs = [
         subprocess.Popen(command(1, *GAME, "clients=2", "rounds=1"), cwd=tmp_path) for _ in range(2)

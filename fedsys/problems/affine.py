@@ -167,7 +167,7 @@ def _chosen(values: Tensor, sample: Tensor) -> Tensor:
     clients, samples = values.shape[:2]
     first = torch.arange(0, clients * samples, samples, device=sample.device)[:, None]
     chosen = values.flatten(0, 1).index_select(0, (first + sample).flatten())
-    return chosen.unflatten(0, sample.shape)
+    return chosen.reshape(*sample.shape, *values.shape[2:])
 
 
 def _products(M: Tensor, z: Tensor) -> Tensor:
