@@ -18,6 +18,7 @@ KEPT = (0, 1, 5, 12, 17)
 CLOCKS = ("seconds", "seconds_waited")
 PLACEMENTS = {"1x6": 1, "2x3": 2, "3x2": 3, "4 ranks, uneven": 4, "6x1": 6}
 NAMES = list(CASES)
+pytestmark = pytest.mark.timeout(300)  # one setup makes all runs, of up to 6 processes each
 
 
 def walk(name: str) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, float]]:
