@@ -155,7 +155,7 @@ class Drive:
     def start(self) -> State:
         """The first state."""
         with torch.no_grad():
-            state: State = self.algorithm.init(self.oracle.at(0), self.communicator.at_start())
+            state: State = self.algorithm.init(self.oracle.at_start(), self.communicator.at_start())
         return state
 
     def step(self, state: State, step: int) -> tuple[State, Sync]:

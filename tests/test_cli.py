@@ -264,5 +264,5 @@ def test_help_lists_the_groups(fedsys: Command) -> None:
     done = fedsys("--help")
     assert done.returncode == 0
     assert "federated optimisation" in done.stdout
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("algorithm:"))
+    line = next(line for line in done.stdout.splitlines() if line.startswith("algorithm: "))
     assert {"fedavg", "local_sgda", "proxskip"} <= set(line.split(": ")[1].split(", "))
