@@ -11,6 +11,7 @@ from cases import CASES, CLIENTS, SEED, Drive
 from processes import Ranks, connected
 
 import fedsys
+from fedsys.communication import Transport
 from fedsys.runtime.api import default_communicator
 
 STEPS = 17
@@ -21,18 +22,19 @@ NAMES = list(CASES)
 pytestmark = pytest.mark.timeout(300)  # one setup makes all runs, of up to 6 processes each
 
 
-def walk(name: str) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, float]]:
+def walk(
+    name: str, transport: Transport
+) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, float]]:
     """Some states of all hosted clients (and their riders), and what was sent."""
-    with connected() as world:
-        drive = Drive(CASES[name], world.transport)
-        kept = {}
-        for step, state in enumerate(drive.states(STEPS)):
-            if step in KEPT:
-                rows = dict(state.tensors())
-                if drive.oracle.rider is not None:
-                    rows["rider"] = drive.oracle.rider
-                kept[step] = {field: value.clone() for field, value in rows.items()}
-        return kept, asdict(drive.communicator.traffic)
+    drive = Drive(CASES[name], transport)
+    kept = {}
+    for step, state in enumerate(drive.states(STEPS)):
+        if step in KEPT:
+            rows = dict(state.tensors())
+            if drive.oracle.rider is not None:
+                rows["rider"] = drive.oracle.rider
+            kept[step] = {field: value.clone() for field, value in rows.items()}
+    return kept, asdict(drive.communicator.traffic)
 
 
 def record(name: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
@@ -51,7 +53,9 @@ def record(name: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
 
 
 def walk_and_record(names: list[str]) -> dict[str, Any]:
-    return {name: (*record(name), *walk(name)) for name in names}
+    with connected() as world:
+        walks = {name: walk(name, world.transport) for name in names}
+    return {name: (*record(name), *walks[name]) for name in names}
 
 
 @pytest.fixture(scope="module")
