@@ -28,10 +28,11 @@ from fedsys.problems import (
     PolicemanBurglar,
     RobustLeastSquares,
     Site,
+    SkewSaddle,
     TwoPoints,
 )
+from fedsys.problems.bounded_saddle import _Ascent
 from fedsys.problems.games import OperatorOracle
-from fedsys.problems.logcosh_saddle import _Ascent
 
 SEED = 5
 ROBUST = RobustLeastSquares(rows=12, features=2)
@@ -47,10 +48,11 @@ GAMES: dict[str, tuple[Any, int]] = {
     "matrix by row": (PolicemanBurglar(), 4),
     "matrix by entry": (PolicemanBurglar(weights="entry", start="random"), 4),
     "logcosh": (LogCoshSaddle(dim=2, scale=3.0), 4),
+    "skew": (SkewSaddle(dim=2, scale=3.0), 4),
     "composite": (CompositeSaddle(dim=4, support=3), 4),
     "composite apart": (CompositeSaddle(dim=4, support=3, heterogeneity=1.0), 4),
 }
-AFFINE = [name for name in GAMES if name != "logcosh"]
+AFFINE = [name for name in GAMES if name not in ("logcosh", "skew")]
 RANDOM = [name for name in GAMES if not name.startswith("two points")]
 
 
@@ -523,6 +525,35 @@ def pointwise_jacobians(oracle: OperatorOracle, points: Tensor) -> Tensor:
     columns = range(F.shape[1])
     rows = [torch.autograd.grad(F[:, k].sum(), z, retain_graph=True)[0] for k in columns]
     return torch.stack(rows, dim=1)
+
+
+def test_the_skew_saddle_is_the_printed_function_around_its_solution() -> None:
+    oracle, sync = everywhere(SkewSaddle(dim=3, scale=2.0, distance=1.5), 1)
+    solution = oracle.solution(sync)
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x, y = x - solution[:3], y - solution[3:]
+        u_x, u_y = x.abs() - x.abs().tanh(), y.abs() - y.abs().tanh()
+        return 2.0 * (u_x - u_y + x.tanh() * y.tanh()).sum()
+
+    x = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([-0.2, 0.7, 1.1], dtype=torch.float64, requires_grad=True)
+    gx, gy = torch.autograd.grad(f(x, y), (x, y))
+    F = oracle.full_operator(torch.cat([x, y]).detach()[None])[0]
+    torch.testing.assert_close(F, torch.cat([gx, -gy]), rtol=1e-12, atol=1e-12)
+
+
+def test_constants_of_the_skew_saddle_bound_its_jacobians_closely() -> None:
+    oracle, sync = everywhere(SkewSaddle(dim=1, scale=2.0), 1)
+    line = torch.linspace(-5, 5, 201, dtype=torch.float64)
+    grid = oracle.solution(sync) + torch.cartesian_prod(line, line)
+    known, J = oracle.constants(sync), pointwise_jacobians(oracle, grid)
+    largest = float(torch.linalg.matrix_norm(J, 2).max())
+    assert largest <= known.L * (1 + 1e-12) <= 1.01 * largest
+    assert float(torch.linalg.eigvalsh(J + J.mT).min()) > -1e-12
+    assert float(oracle.full_operator(grid).norm(dim=1).max()) <= known.G
+    at_solution = pointwise_jacobians(oracle, oracle.solution(sync)[None])[0]
+    torch.testing.assert_close(at_solution, -at_solution.T)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 0.1, 0.25, 0.4, 0.5])

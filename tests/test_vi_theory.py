@@ -43,6 +43,7 @@ from fedsys.problems import (
     Problem,
     QuadraticGame,
     Site,
+    SkewSaddle,
     TwoPoints,
 )
 from fedsys.problems.affine import AffineOracle
@@ -308,10 +309,24 @@ def test_doubling_K_gains_lippax_twice_as_much_as_lesgd_on_a_game_that_is_not_af
     assert -1.2 < gap_of_lesgd < -0.8
 
 
+def test_doubling_K_gains_lippax_twice_as_much_as_lesgd_where_the_operator_is_not_cocoercive() -> (
+    None
+):
+    """The gap of this game goes with the distance to z* to the power 3/2."""
+    norm_of_lippax, gap_of_lippax = slopes(SkewSaddle(dim=3, radius=4.0), LIPPAX())
+    norm_of_lesgd, gap_of_lesgd = slopes(SkewSaddle(dim=3, radius=4.0), LESGD(theorem=1))
+    assert -1.25 < norm_of_lippax < -0.8
+    assert -0.75 < norm_of_lesgd < -0.35
+    assert -1.65 < gap_of_lippax < -1.35
+    assert -1.0 < gap_of_lesgd < -0.65
+
+
 # The bounds.
 
 BOUNDED = {
     "theorem 1": (LESGD, LogCoshSaddle, {"theorem": 1}),
+    "theorem 1, not co-coercive": (LESGD, SkewSaddle, {"theorem": 1}),
+    "theorem 3, not co-coercive": (LIPPAX, SkewSaddle, {"theorem": 3}),
     "theorem 2": (LESGD, BilinearGame, {"theorem": 2}),
     "theorem 3": (LIPPAX, LogCoshSaddle, {"theorem": 3}),
     "theorem 4": (LIPPAX, LogCoshSaddle, {"theorem": 4}),

@@ -1,11 +1,11 @@
 """Problems, and the oracles by which algorithms ask them."""
 
 from fedsys.problems.auc import DeepAUC
+from fedsys.problems.bounded_saddle import LogCoshSaddle, SkewSaddle
 from fedsys.problems.classification import Classification
 from fedsys.problems.composite_saddle import CompositeSaddle
 from fedsys.problems.constants import Constants, Theory
 from fedsys.problems.functions import MinimaxProblem, MinimisationProblem, OperatorProblem
-from fedsys.problems.logcosh_saddle import LogCoshSaddle
 from fedsys.problems.matrix_game import PolicemanBurglar
 from fedsys.problems.oracle import (
     KINDS,
@@ -42,6 +42,7 @@ __all__ = [
     "QuadraticGame",
     "RobustLeastSquares",
     "Site",
+    "SkewSaddle",
     "Theory",
     "TwoPoints",
     "Variational",

@@ -1,0 +1,266 @@
+"""Smooth monotone games with a bounded operator that are not affine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from math import inf, sqrt
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsys.communication import Sync
+from fedsys.errors import require
+from fedsys.problems.constants import Constants
+from fedsys.problems.games import OperatorOracle
+from fedsys.problems.oracle import Site
+from fedsys.random import generator
+
+Values = TypeVar("Values", Tensor, np.ndarray)
+
+
+@dataclass(frozen=True)
+class BoundedSaddle(ABC):
+    """f = scale * sum_k f_k(x_k, y_k), shifted to z*, the same for all clients.
+
+    That is the homogeneous setting of Theorems 1 to 7 of faster-rates-federated-vi.txt. A subclass
+    gives the operator of a pair (x_k, y_k) in terms of a = tanh x_k and b = tanh y_k.
+
+    Args:
+        dim: pairs (x_k, y_k), the size of each player.
+        scale: of the whole function.
+        distance: ||z* - z0||; z0 = 0, and the seed turns z*.
+        radius: D, of the ball that the gap is taken over; None for the distance.
+        noise: sigma of Gaussian noise added to every draw.
+    """
+
+    dim: int = 5
+    scale: float = 1.0
+    distance: float = 2.0
+    radius: float | None = None
+    noise: float = 0.0
+
+    kinds: ClassVar[tuple[str, ...]] = ("minimax", "variational")
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        require(self.dim >= 1, self.name, "dim", self.dim, "at least 1")
+        require(self.scale > 0, self.name, "scale", self.scale, "positive")
+        require(self.distance > 0, self.name, "distance", self.distance, "positive")
+        valid = self.radius is None or self.radius > 0
+        require(valid, self.name, "radius", self.radius, "positive, or null for the distance")
+        require(self.noise >= 0, self.name, "noise", self.noise, "at least 0")
+
+    @property
+    def ball(self) -> float:
+        """D."""
+        return self.distance if self.radius is None else self.radius
+
+    @abstractmethod
+    def operator(self, a: Values, b: Values) -> tuple[Values, Values]:
+        """(df/dx, -df/dy) of pairs."""
+
+    @abstractmethod
+    def jacobian(self, a: Values, b: Values) -> tuple[Values, Values, Values]:
+        """d1, d2 and e of the pairs' Jacobians [[d1, e], [-e, d2]]."""
+
+    @abstractmethod
+    def constants(self) -> Constants:
+        """L, Lambda and what is known of co-coercivity, of scale 1."""
+
+    def oracle(self, site: Site) -> BoundedSaddleOracle:
+        """The same operator for every client."""
+        return BoundedSaddleOracle(self, site)
+
+
+@dataclass(frozen=True)
+class LogCoshSaddle(BoundedSaddle):
+    """f = scale * sum_k [log cosh x_k - log cosh y_k + kappa tanh x_k tanh y_k], shifted to z*.
+
+    With a = tanh x, b = tanh y, p = 1 - a^2, q = 1 - b^2 the operator of a pair is
+    V = (a + kappa p b, b - kappa a q) and its Jacobian
+
+        J = [[d1, e], [-e, d2]], d1 = p (1 - 2 kappa a b), d2 = q (1 + 2 kappa a b), e = kappa p q,
+
+    times scale. For kappa <= 1/2 we have d1, d2 > 0, so V is monotone. The constants, times scale:
+
+    - c bounds d1 and d2: the largest (1 - t^2)(1 + 2 kappa t), where
+      t = (sqrt(1 + 12 kappa^2) - 1) / (6 kappa).
+    - e^2 <= kappa^2 d1 d2, because 1 - 4 kappa^2 a^2 b^2 >= p q.
+    - L = c + kappa^2/2. The largest singular value of J is sqrt(m^2 + e^2) + |d1 - d2|/2 with
+      m = (d1 + d2)/2; it is at most max(d1, d2) + e^2/(2m), and 2m >= 2 sqrt(d1 d2) >= 2 p q.
+    - beta = c (1 + kappa^2). With S = diag(d1, d2) and K' = e/sqrt(d1 d2) [[0, 1], [-1, 0]] we have
+      J = S^1/2 (I + K') S^1/2, so J'J <= max(d1, d2)(1 + kappa^2) S; integrate along a segment.
+    - G = sqrt(2 dim), the supremum: |a + kappa p b| < 1 for kappa <= 1/2.
+    - Lambda = (4/sqrt(27) + 2 kappa)/2, half of a bound of V's second derivative: |tanh''| is at
+      most 4/sqrt(27), and the third derivatives of tanh x tanh y have Frobenius norm at most 2.
+
+    The Jacobian is definite at z*, so the gap of a point is quadratic in its distance to z*.
+
+    Args:
+        kappa: coupling of the players, in [0, 1/2].
+    """
+
+    kappa: float = 0.5
+
+    name: ClassVar[str] = "logcosh_saddle"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.kappa <= 0.5, self.name, "kappa", self.kappa, "in [0, 1/2]")
+
+    def operator(self, a: Values, b: Values) -> tuple[Values, Values]:
+        """(a + kappa p b, b - kappa a q)."""
+        return a + self.kappa * (1 - a**2) * b, b - self.kappa * (1 - b**2) * a
+
+    def jacobian(self, a: Values, b: Values) -> tuple[Values, Values, Values]:
+        """As in the docstring."""
+        p, q, product = 1 - a**2, 1 - b**2, 2 * self.kappa * a * b
+        return p * (1 - product), q * (1 + product), self.kappa * p * q
+
+    def constants(self) -> Constants:
+        """As derived in the docstring; co-coercivity is an upper bound."""
+        kappa = self.kappa
+        t = (sqrt(1 + 12 * kappa**2) - 1) / (6 * kappa) if kappa > 0 else 0.0
+        c = (1 - t**2) * (1 + 2 * kappa * t)
+        return Constants(
+            L=c + kappa**2 / 2, beta=c * (1 + kappa**2), Lambda=(4 / sqrt(27) + 2 * kappa) / 2
+        )
+
+
+@dataclass(frozen=True)
+class SkewSaddle(BoundedSaddle):
+    """f = scale * sum_k [u(x_k) - u(y_k) + tanh x_k tanh y_k], u(s) = |s| - tanh |s|, at z*.
+
+    With a, b, p, q as for LogCoshSaddle, u'(x) = a |a|, the operator of a pair is
+    V = (a |a| + p b, b |b| - a q) and its Jacobian has
+
+        d1 = 2 p (|a| - a b), d2 = 2 q (|b| + a b), e = p q.
+
+    |a|, |b| < 1, so d1, d2 >= 0 and V is monotone; at z* the Jacobian is skew, so V is not
+    co-coercive: plain descent-ascent circles. The gap goes with the distance to z* to the power
+    3/2, as u' does with the square. The constants, times scale:
+
+    - L = 8/sqrt(27), the supremum of d1, for a = 1/sqrt(3) and b -> -1; a test checks on a grid
+      that no singular value is larger.
+    - G = sqrt(2 dim): |a |a| + p b| <= a^2 + p = 1.
+    - Lambda = 3: |dd1/dx| <= 4 p (p + 2 a^2) <= 4 and likewise dd2/dy, the other derivatives of
+      d1, d2 and e are at most 4/sqrt(27), so V's second derivative has Frobenius norm below 6.
+    """
+
+    name: ClassVar[str] = "skew_saddle"
+
+    def operator(self, a: Values, b: Values) -> tuple[Values, Values]:
+        """(a |a| + p b, b |b| - a q)."""
+        return a * abs(a) + (1 - a**2) * b, b * abs(b) - (1 - b**2) * a
+
+    def jacobian(self, a: Values, b: Values) -> tuple[Values, Values, Values]:
+        """As in the docstring."""
+        p, q = 1 - a**2, 1 - b**2
+        return 2 * p * (abs(a) - a * b), 2 * q * (abs(b) + a * b), p * q
+
+    def constants(self) -> Constants:
+        """As derived in the docstring."""
+        return Constants(L=8 / sqrt(27), beta=inf, Lambda=3.0)
+
+
+class BoundedSaddleOracle(OperatorOracle):
+    """The operator of a bounded saddle, its constants and its gap."""
+
+    def __init__(self, game: BoundedSaddle, site: Site) -> None:
+        super().__init__(site, torch.zeros(2 * game.dim), split=game.dim, noise=game.noise)
+        self._game = game
+        direction = generator(site.seed, "logcosh saddle").standard_normal(2 * game.dim)
+        self._shift = direction * (game.distance / np.linalg.norm(direction))
+        self._solution = site.convert(self._shift)
+
+    def full_operator(self, z: Tensor) -> Tensor:
+        """V(z - z*)."""
+        a, b = (z - self._solution).tanh().split(self._split, dim=1)
+        return self._game.scale * torch.cat(self._game.operator(a, b), dim=1)
+
+    def solution(self, sync: Sync) -> Tensor:
+        """z*."""
+        return self._solution
+
+    def constants(self, sync: Sync) -> Constants:
+        """Those of the game, scaled."""
+        game = self._game
+        unit, s = game.constants(), game.scale
+        return replace(
+            unit,
+            L=s * unit.L,
+            Lambda=s * unit.Lambda,
+            G=s * sqrt(2 * game.dim),
+            beta=s * unit.beta,
+            ell_spectral=s * unit.beta,
+            ell_exact=s * unit.beta,
+            ell_samples_spectral=s * unit.beta,
+            ell_samples_exact=s * unit.beta,
+            sigma=game.noise,
+            radius=game.ball,
+            dim=2 * game.dim,
+        )
+
+    def gap(self, z: Tensor, sync: Sync) -> float:
+        """sup over ||u - z0|| <= D of <V(u), z - u>, by ascent from several starts.
+
+        The function is not concave, so beyond a few dimensions this is a lower bound that more
+        starts may raise. It is never negative if the ball holds z*: u = z* gives 0.
+        """
+        return _Ascent(self._game, self._shift, z[0].double().cpu().numpy()).best()
+
+
+class _Ascent:
+    """Maximises g(u) = <V(u - z*), z - u> over the ball around 0, for rows u [n, d] at once."""
+
+    STARTS = 24
+    STEPS = 300
+
+    def __init__(self, game: BoundedSaddle, shift: np.ndarray, z: np.ndarray) -> None:
+        self._game, self._shift, self._z = game, shift, z
+
+    def best(self) -> float:
+        """The largest value that projected gradient steps of Barzilai-Borwein length find."""
+        u = self._project(self._starts())
+        value, slope = self._value_and_slope(u)
+        best, step = value.max(), np.full((len(u), 1), 1 / self._game.scale)
+        for _ in range(self.STEPS):
+            after = self._project(u + step * slope)
+            value, new_slope = self._value_and_slope(after)
+            best = max(best, value.max())
+            moved, bent = after - u, slope - new_slope
+            curvature = (moved * bent).sum(1, keepdims=True)
+            length = (moved**2).sum(1, keepdims=True)
+            # Where the function is not concave along the step, a long one.
+            trusted = np.divide(length, curvature, where=curvature > 0, out=4 * step)
+            step = np.clip(trusted, 0.05 / self._game.scale, 50 / self._game.scale)
+            u, slope = after, new_slope
+        return max(0.0, float(best))
+
+    def _starts(self) -> np.ndarray:
+        """Points between 0, z* and z, and fixed random ones in the ball."""
+        shares = np.linspace(0, 1, 6)[:, None]
+        segments = [shares * self._z, shares * self._shift]
+        segments.append(shares * self._z + (1 - shares) * self._shift)
+        spread = generator(0, "gap starts").standard_normal((self.STARTS, len(self._z)))
+        lengths = np.linspace(0.2, 1.0, self.STARTS)[:, None] * self._game.ball
+        spread *= lengths / np.linalg.norm(spread, axis=1, keepdims=True)
+        return np.concatenate([*segments, spread])
+
+    def _project(self, u: np.ndarray) -> np.ndarray:
+        norms = np.linalg.norm(u, axis=1, keepdims=True)
+        inside: np.ndarray = u * (self._game.ball / np.maximum(norms, self._game.ball))
+        return inside
+
+    def _value_and_slope(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """g [n] and its gradient J(u)'(z - u) - V(u) [n, d]."""
+        scale = self._game.scale
+        a, b = np.split(np.tanh(u - self._shift), 2, axis=1)
+        V = scale * np.concatenate(self._game.operator(a, b), axis=1)
+        d1, d2, e = self._game.jacobian(a, b)
+        right, up = np.split(self._z - u, 2, axis=1)
+        turned = [d1 * right - e * up, d2 * up + e * right]
+        return (V * (self._z - u)).sum(1), scale * np.concatenate(turned, axis=1) - V
