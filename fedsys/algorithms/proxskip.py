@@ -57,9 +57,9 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
         x_hat = torch.sub(x, g - h, alpha=self.lr)
         if not sync:
             return x_hat, h
-        average = sync(x_hat - (self.lr / self.p) * h)
+        average = sync(torch.sub(x_hat, h, alpha=self.lr / self.p))
         x_new = oracle.prox(average, self.lr / self.p)
-        return x_new, h + (self.p / self.lr) * (x_new - x_hat)
+        return x_new, torch.add(h, x_new - x_hat, alpha=self.p / self.lr)
 
     def _ell(self, c: Constants, single_samples: bool) -> float:
         if single_samples:

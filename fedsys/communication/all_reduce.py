@@ -78,6 +78,7 @@ class AllReduce:
         self._rider_step = -1
         self._accept(schedule)
         self._weights = self._client_weights(sizes)
+        self._weight_vector = torch.tensor(self._weights, dtype=torch.float64)
         self._begin(step)
 
     def at(self, step: int) -> Sync:
@@ -178,20 +179,30 @@ class AllReduce:
 
     def _local_sums(self, fields: tuple[Tensor, ...]) -> Tensor:
         """The weighted sums over the hosted clients, one after another in a new flat buffer."""
-        first = fields[0]
-        flat = [field.reshape(len(field), -1) for field in fields]
-        sizes = [field.shape[1] for field in flat]
-        buffer = first.new_empty(sum(sizes))
-        for rows, part in zip(flat, buffer.split_with_sizes(sizes), strict=True):
-            if len(rows) == 1:
-                torch.mul(rows[0], float(self._weights[0]), out=part)
-            else:
-                torch.mv(rows.T, self._weights.to(rows), out=part)
+        if len(fields) == 1:
+            # The time of a small round goes by the number of calls, and this way needs the fewest.
+            return self._local_sum(fields[0])
+        sizes = [field.numel() // field.shape[0] for field in fields]
+        buffer = fields[0].new_empty(sum(sizes))
+        for field, part in zip(fields, buffer.split_with_sizes(sizes), strict=True):
+            self._local_sum(field, out=part)
         return buffer
+
+    def _local_sum(self, field: Tensor, out: Tensor | None = None) -> Tensor:
+        clients = field.shape[0]
+        if clients == 1:
+            return torch.mul(field.reshape(-1), self._weights[0], out=out)
+        # Contiguous, so that rows that share their memory sum up like others.
+        rows = field.reshape(clients, -1).contiguous()
+        return torch.mv(rows.T, self._weight_vector.to(rows), out=out)
 
     def _rows(self, buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cut a flat buffer into one row per field, shared by all hosted clients."""
-        parts = buffer.split_with_sizes([field[0].numel() for field in fields])
+        if len(fields) == 1:
+            shape = fields[0].shape
+            row = buffer.view(1, *shape[1:])
+            return (row if shape[0] == 1 else row.expand(shape),)
+        parts = buffer.split_with_sizes([field.numel() // field.shape[0] for field in fields])
         return tuple(
             part.view(field.shape[1:]).expand_as(field)
             for part, field in zip(parts, fields, strict=True)
@@ -204,11 +215,10 @@ class AllReduce:
         collective(buffer)
         traffic.seconds_waited += perf_counter() - started
 
-    def _client_weights(self, sizes: Sequence[int] | None) -> Tensor:
+    def _client_weights(self, sizes: Sequence[int] | None) -> list[float]:
         hosted = len(self.placement.hosted)
         if self.weights == "uniform" or sizes is None:
-            return torch.full((hosted,), 1.0 / self.placement.clients, dtype=torch.float64)
-        local = torch.tensor([float(size) for size in sizes], dtype=torch.float64)
-        total = local.sum()
+            return [1.0 / self.placement.clients] * hosted
+        total = torch.tensor(float(sum(sizes)), dtype=torch.float64)
         self.transport.all_reduce(total)
-        return local / total
+        return [size / total.item() for size in sizes]

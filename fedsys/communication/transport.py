@@ -5,6 +5,7 @@ Callers never ask which of the two they have.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -75,22 +76,22 @@ class DistributedTransport:
 
     def all_reduce(self, buffer: Tensor) -> None:
         """One all_reduce."""
-        self._finish(lambda: self._group.allreduce([buffer], self._sum))
+        self._finish(self._group.allreduce, [buffer], self._sum)
 
     def reduce(self, buffer: Tensor) -> None:
         """One reduce to rank 0."""
-        self._finish(lambda: self._group.reduce([buffer], self._reduce))
+        self._finish(self._group.reduce, [buffer], self._reduce)
 
     def broadcast(self, buffer: Tensor) -> None:
         """One broadcast from rank 0."""
-        self._finish(lambda: self._group.broadcast([buffer], self._broadcast))
+        self._finish(self._group.broadcast, [buffer], self._broadcast)
 
     def all_gather(self, rows: Tensor) -> list[Tensor]:
         """One all_gather, through host memory with gloo, which gathers nothing else."""
         rows = rows.contiguous()
         source = rows.cpu() if self._gathers_on_cpu else rows
         parts = [torch.empty_like(source) for _ in range(self.size)]
-        self._finish(lambda: self._group.allgather([parts], [source]))
+        self._finish(self._group.allgather, [parts], [source])
         return [part.to(rows.device) for part in parts]
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -103,9 +104,9 @@ class DistributedTransport:
         return values
 
     @staticmethod
-    def _finish(start: Any) -> None:
+    def _finish(collective: Callable[..., dist.Work], *arguments: object) -> None:
         try:
-            start().wait()
+            collective(*arguments).wait()
         except RuntimeError as error:
             raise LostRankError(first_line(error)) from error
 

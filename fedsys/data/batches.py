@@ -15,8 +15,8 @@ from fedsys.random import generator
 class Batch(NamedTuple):
     """One batch per hosted client; `inputs[c]` and `labels[c]` are client c's."""
 
-    inputs: Tensor | tuple[Tensor, ...]
-    labels: Tensor | tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    labels: tuple[Tensor, ...]
 
 
 class Batches:
@@ -48,18 +48,21 @@ class Batches:
         self.sizes, self._clients = list(sizes), clients
         self._batch_size, self._seed = batch_size, seed
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self._orders: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+        self._orders: dict[tuple[int, int], tuple[int, Tensor]] = {}
         self.whole = Batch(inputs.split_with_sizes(self.sizes), labels.split_with_sizes(self.sizes))
 
     def at(self, step: int, k: int) -> Batch:
         """The k-th batch of a step."""
         if self._batch_size is None:
             return self.whole
-        index = torch.from_numpy(np.stack(self._indices(step, k, self._batch_size)))
-        index = index.to(self._inputs.device)
-        return Batch(self._inputs[index], self._labels[index])
+        rows = self._indices(step, k, self._batch_size)
+        # Whole samples are copied: several times faster than indexing, which goes by elements.
+        return Batch(
+            tuple(self._inputs.index_select(0, row) for row in rows),
+            tuple(self._labels.index_select(0, row) for row in rows),
+        )
 
-    def _indices(self, step: int, k: int, batch_size: int) -> list[np.ndarray]:
+    def _indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
         rows = []
         for row, size in enumerate(self.sizes):
             epoch, first = divmod(step * batch_size, size)
@@ -69,13 +72,14 @@ class Batches:
                 parts.append(part)
                 missing -= len(part)
                 epoch, first = epoch + 1, 0
-            rows.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            rows.append(parts[0] if len(parts) == 1 else torch.cat(parts))
         return rows
 
-    def _order(self, row: int, epoch: int, k: int) -> np.ndarray:
+    def _order(self, row: int, epoch: int, k: int) -> Tensor:
         cached = self._orders.get((row, k))
         if cached is None or cached[0] != epoch:
             stream = generator(self._seed, "batches", self._clients[row], epoch, k)
             order = stream.permutation(self.sizes[row]) + self._starts[row]
-            cached = self._orders[row, k] = (epoch, order)
+            cached = (epoch, torch.from_numpy(order).to(self._inputs.device))
+            self._orders[row, k] = cached
         return cached[1]

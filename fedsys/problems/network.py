@@ -136,17 +136,19 @@ class NetworkOracle(SteppingOracle):
         finally:
             self.rider = own
 
-    def _gradients(self, rows: Iterable[Tensor], batch: Batch) -> tuple[Tensor, ...]:
-        rows = tuple(rows)
-        gradients = tuple(row.new_empty(row.shape) for row in rows)
-        for client in range(len(rows[0])):
-            with torch.enable_grad():
-                loss = self._loss_at(client, rows, batch)
-            self._keep_statistics(client)
-            parts = iter(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
-            for player, gradient in zip(self._players, gradients, strict=True):
-                player.gradient([next(parts) for _ in player.parameters], out=gradient[client])
-        return gradients
+    def _gradients(self, rows: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
+        """The gradients in the players, joined for all clients and parameters in one go."""
+        clients = range(len(rows[0]))
+        parts = [part.reshape(-1) for c in clients for part in self._backward(c, rows, batch)]
+        joined = torch.cat(parts).view(len(clients), -1)
+        return joined.split_with_sizes(self._dims, dim=1)
+
+    def _backward(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
+        """One client's gradients in all parameters."""
+        with torch.enable_grad():
+            loss = self._loss_at(client, rows, batch)
+        self._keep_statistics(client)
+        return torch.autograd.grad(loss, self._parameters, materialize_grads=True)
 
     def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         self._load(client, rows)
