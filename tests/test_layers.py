@@ -13,7 +13,7 @@ import fedsys
 
 ROOT = Path(fedsys.__file__).parent
 LAYERS = [
-    {"errors", "random", "compat"},
+    {"errors", "memory", "random", "compat"},
     {"communication"},
     {"data"},
     {"models"},

@@ -14,6 +14,7 @@ from fedsys.communication.sync import Sync
 from fedsys.communication.traffic import Traffic
 from fedsys.communication.transport import LocalTransport, Transport
 from fedsys.errors import InputError, require
+from fedsys.memory import keep_freed_memory
 
 
 class AllReduce:
@@ -77,6 +78,7 @@ class AllReduce:
         self._rider = rider
         self._rider_step = -1
         self._accept(schedule)
+        keep_freed_memory()
         self._weights = self._client_weights(sizes)
         self._weight_vector = torch.tensor(self._weights, dtype=torch.float64)
         self._begin(step)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fedsys.memory import keep_freed_memory
+
 
 class FlatModule:
     """One player's variables: a module, and the flat vector [d] that its parameters are cut from.
@@ -15,7 +17,7 @@ class FlatModule:
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-        _keep_freed_memory()
+        keep_freed_memory()
         self.module = module.to(device=device, dtype=dtype)
         named = list(self.module.named_parameters())
         self.names = [name for name, _ in named]
@@ -48,13 +50,3 @@ def _rebase(
         part.copy_(tensor.detach().reshape(-1))
         tensor.data = part.view(tensor.shape)
     return vector
-
-
-def _keep_freed_memory() -> None:
-    """Let the C library keep the vectors that a step frees, for the next step to use.
-
-    glibc gives freed memory back to the kernel beyond twice the largest block that it has seen
-    freed, and new pages then cost a tenth of a small model's step. One block of 30 MB, which is
-    never written to, teaches it to keep 60 MB; it takes no lessons from blocks above 32 MB.
-    """
-    torch.empty(30 * 2**20, dtype=torch.uint8)
