@@ -24,7 +24,7 @@ class CountingTransport:
 
         def counted(value: Any) -> Any:
             size = value.numel() * value.element_size() if isinstance(value, Tensor) else 0
-            self.calls.append((verb, size))
+            self.calls.append((verb.removesuffix("_int"), size))
             return collective(value)
 
         return counted

@@ -54,7 +54,7 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
         """
         if self.operator_scale != 1:
             g = self.operator_scale * g
-        x_hat = torch.sub(x, g - h, alpha=self.lr)
+        x_hat = torch.sub(x, g, alpha=self.lr).add_(h, alpha=self.lr)
         if not sync:
             return x_hat, h
         average = sync(torch.sub(x_hat, h, alpha=self.lr / self.p))

@@ -80,7 +80,7 @@ class AllReduce:
         self._accept(schedule)
         keep_freed_memory()
         self._weights = self._client_weights(sizes)
-        self._weight_vector = torch.tensor(self._weights, dtype=torch.float64)
+        self._weight_vectors: dict[torch.dtype, Tensor] = {}
         self._begin(step)
 
     def at(self, step: int) -> Sync:
@@ -194,16 +194,21 @@ class AllReduce:
         clients = field.shape[0]
         if clients == 1:
             return torch.mul(field.reshape(-1), self._weights[0], out=out)
-        # Contiguous, so that rows that share their memory sum up like others.
-        rows = field.reshape(clients, -1).contiguous()
-        return torch.mv(rows.T, self._weight_vector.to(rows), out=out)
+        rows = field
+        if field.dim() != 2 or not field.is_contiguous():
+            # Contiguous, so that rows that share their memory sum up like others.
+            rows = field.reshape(clients, -1).contiguous()
+        weights = self._weight_vectors.get(rows.dtype)
+        if weights is None:
+            weights = self._weight_vectors[rows.dtype] = rows.new_tensor(self._weights)
+        return torch.mv(rows.t(), weights, out=out)
 
     def _rows(self, buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cut a flat buffer into one row per field, shared by all hosted clients."""
         if len(fields) == 1:
             shape = fields[0].shape
-            row = buffer.view(1, *shape[1:])
-            return (row if shape[0] == 1 else row.expand(shape),)
+            row = buffer if len(shape) == 2 else buffer.view(shape[1:])
+            return (row.expand(shape),)
         parts = buffer.split_with_sizes([field.numel() // field.shape[0] for field in fields])
         return tuple(
             part.view(field.shape[1:]).expand_as(field)

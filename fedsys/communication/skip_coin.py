@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from fedsys.random import generator
 
 _BLOCK = 1024
 """Steps whose coins the server flips at a time."""
+
+
+_NO_COINS = np.empty((0, 0), dtype=np.bool_)
 
 
 @dataclass(frozen=True)
@@ -68,15 +72,17 @@ class SkipCoin(AllReduce):
         """Flip the coins from `step` to the next heads on the server and tell everybody."""
         is_server = self.transport.rank == 0
         flips = self._flip_until_heads(coins, step) if is_server else None
-        length = np.array([0 if flips is None else flips.shape[1]])
-        self._timed(self.transport.broadcast, torch.from_numpy(length), traffic)
-        steps = int(length[0])
+        started = perf_counter()
+        steps = self.transport.broadcast_int(0 if flips is None else flips.shape[1])
+        traffic.seconds_waited += perf_counter() - started
+        traffic.bytes_control += 8
+        if not coins.others:
+            return _Round(step, step + steps - 1, _NO_COINS)
         others = np.empty((len(coins.others), steps), dtype=np.bool_)
-        if coins.others:
-            if flips is not None:
-                others[:] = flips[1:]
-            self._timed(self.transport.broadcast, torch.from_numpy(others), traffic)
-        traffic.bytes_control += length.nbytes + others.nbytes
+        if flips is not None:
+            others[:] = flips[1:]
+        self._timed(self.transport.broadcast, torch.from_numpy(others), traffic)
+        traffic.bytes_control += others.nbytes
         return _Round(step, step + steps - 1, others)
 
     def _flip_until_heads(self, coins: Coins, step: int) -> np.ndarray:

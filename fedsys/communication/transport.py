@@ -30,6 +30,9 @@ class Transport(Protocol):
     def broadcast(self, buffer: Tensor) -> None:
         """Replace the buffer by the server's, in place."""
 
+    def broadcast_int(self, value: int) -> int:
+        """The server's number."""
+
     def all_gather(self, rows: Tensor) -> list[Tensor]:
         """The rows of every rank, in the order of ranks; all of the same shape."""
 
@@ -47,6 +50,10 @@ class LocalTransport:
         """The sum of one buffer is itself."""
 
     reduce = broadcast = all_reduce
+
+    def broadcast_int(self, value: int) -> int:
+        """The number itself."""
+        return value
 
     def all_gather(self, rows: Tensor) -> list[Tensor]:
         """All rows there are."""
@@ -85,6 +92,12 @@ class DistributedTransport:
     def broadcast(self, buffer: Tensor) -> None:
         """One broadcast from rank 0."""
         self._finish(self._group.broadcast, [buffer], self._broadcast)
+
+    def broadcast_int(self, value: int) -> int:
+        """One broadcast of 8 bytes."""
+        message = torch.tensor([value])
+        self.broadcast(message)
+        return int(message)
 
     def all_gather(self, rows: Tensor) -> list[Tensor]:
         """One all_gather, through host memory with gloo, which gathers nothing else."""
