@@ -1,0 +1,1 @@
+"""What fedsys costs beside plain PyTorch, measured; see README.md."""

@@ -1,0 +1,99 @@
+"""`python -m benchmarks [step] [round] [proxskip] [startup]`: is fedsys as thin as it says?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from benchmarks import communication_round, local_step, proxskip, startup
+from benchmarks.measure import Ratio
+
+BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
+    "step": local_step.measure,
+    "round": communication_round.measure,
+    "proxskip": proxskip.measure,
+    "startup": startup.measure,
+}
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    """Measure, print and keep the ratios; 1 if one of them does not hold."""
+    names = _arguments() or list(BENCHMARKS)
+    print(_line("", "fedsys", "reference", "ratio", "half of pairs", "limit", ""))
+    ratios = []
+    for name in names:
+        for ratio in BENCHMARKS[name]():
+            ratios.append(ratio)
+            print(_row(ratio), flush=True)
+    _keep(ratios)
+    failures = sum(not ratio.holds for ratio in ratios)
+    print(f"{len(ratios) - failures} ratios hold, {failures} do not")
+    return int(failures > 0)
+
+
+def _arguments() -> list[str]:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Time fedsys against plain PyTorch, in turns; see benchmarks/README.md.",
+    )
+    known = ", ".join(BENCHMARKS)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; all by default")
+    names: list[str] = parser.parse_args().names
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark is named {unknown[0]!r}; choose from {known}")
+    return names
+
+
+def _row(ratio: Ratio) -> str:
+    low, high = ratio.spread
+    return _line(
+        ratio.name,
+        _time(median(ratio.fedsys)),
+        _time(median(ratio.reference)),
+        f"{ratio.value:.3f}",
+        f"{low:.2f} .. {high:.2f}",
+        f"{ratio.limit:.2f}",
+        "holds" if ratio.holds else "DOES NOT HOLD",
+    )
+
+
+def _line(name: str, fedsys: str, reference: str, ratio: str, *rest: str) -> str:
+    spread, limit, verdict = rest
+    return (
+        f"{name:<32}{fedsys:>10}{reference:>11}{ratio:>8}{spread:>15}{limit:>7}  {verdict}".rstrip()
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def _keep(ratios: list[Ratio]) -> None:
+    """All times, for a closer look than the table gives."""
+    now = datetime.now(UTC)
+    machine = {
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    record = {"date": now.isoformat(timespec="seconds"), "machine": machine}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"
+    text = json.dumps({**record, "ratios": [ratio.as_dict() for ratio in ratios]}, indent=1)
+    path.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

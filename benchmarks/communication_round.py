@@ -1,0 +1,86 @@
+"""A communication round of fedsys against one all_reduce of the same bytes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from benchmarks.measure import GoesOn, Ratio, Slice, interleave, lasting, repeat, warm_up
+from benchmarks.reference import raw_all_reduce
+from fedsys.communication import AllReduce, DistributedTransport, Every, Placement
+
+LIMIT = 1.15
+RANKS = (2, 4)
+CALLS_PER_SLICE = {1_000: 20, 270_000: 8, 7_000_000: 1}
+"""By number of floats; a slice takes some ten milliseconds."""
+SECONDS = 16.0
+"""Of each ratio."""
+
+
+def measure() -> Iterator[Ratio]:
+    """The ratio of each number of ranks and each size."""
+    for ranks in RANKS:
+        with tempfile.TemporaryDirectory() as folder:
+            mp.spawn(_rank, (ranks, Path(folder)), nprocs=ranks)
+            for floats in CALLS_PER_SLICE:
+                name = f"round, {ranks} ranks, {floats:,} floats"
+                yield Ratio(name, LIMIT, *torch.load(Path(folder) / str(floats)))
+
+
+def _rank(rank: int, ranks: int, folder: Path) -> None:
+    """One of the processes; the first leaves the times of each size in the folder."""
+    torch.set_num_threads(1)
+    meeting = f"file://{folder / 'meeting'}"
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    for floats, calls in CALLS_PER_SLICE.items():
+        ours = _together(repeat(_fedsys_round(rank, ranks, floats), calls))
+        theirs = _together(repeat(raw_all_reduce(floats), calls))
+        warm_up(ours, theirs)
+        times = torch.tensor(interleave(ours, theirs, _agreed(lasting(SECONDS, at_least=30))))
+        dist.all_reduce(times, dist.ReduceOp.MAX)  # a round ends when it has ended everywhere
+        if rank == 0:
+            torch.save(times.tolist(), folder / str(floats))
+    dist.destroy_process_group()
+
+
+def _fedsys_round(rank: int, ranks: int, floats: int) -> Callable[[], Tensor]:
+    """The averaging line of a communication step, each time it is called."""
+    communicator = AllReduce()
+    communicator.open(DistributedTransport(), Placement(ranks, rank, ranks), Every(1))
+    x = torch.randn(1, floats)
+    steps = count()
+
+    @torch.no_grad()
+    def average() -> Tensor:
+        sync = communicator.at(next(steps))
+        return sync(x)
+
+    return average
+
+
+def _together(run: Slice) -> Slice:
+    """Begin on all ranks at once, so that no slice pays for the end of the one before."""
+
+    def begin() -> float:
+        dist.barrier()
+        return run()
+
+    return begin
+
+
+def _agreed(goes_on: GoesOn) -> GoesOn:
+    """What the first rank says, lest one stops alone."""
+
+    def ask(pairs: int) -> bool:
+        answer = torch.tensor([int(goes_on(pairs))])
+        dist.broadcast(answer, 0)
+        return bool(answer)
+
+    return ask

@@ -1,0 +1,99 @@
+"""The yardstick: what one would write in plain PyTorch. Nothing here imports fedsys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+
+class ResNet20(nn.Module):
+    """CIFAR's ResNet20 with parameter-free shortcuts (He et al. 2016), one logit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.blocks = nn.Sequential(
+            BasicBlock(16, 16, 1),
+            BasicBlock(16, 16, 1),
+            BasicBlock(16, 16, 1),
+            BasicBlock(16, 32, 2),
+            BasicBlock(32, 32, 1),
+            BasicBlock(32, 32, 1),
+            BasicBlock(32, 64, 2),
+            BasicBlock(64, 64, 1),
+            BasicBlock(64, 64, 1),
+        )
+        self.linear = nn.Linear(64, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [B, 1]."""
+        hidden = F.relu(self.norm(self.conv(images)), inplace=True)
+        hidden = self.blocks(hidden)
+        logits: Tensor = self.linear(F.adaptive_avg_pool2d(hidden, 1).flatten(1))
+        return logits
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(fan_out)
+        self.conv2 = nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(fan_out)
+        self.stride, self.missing = stride, fan_out - fan_in
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The block's output."""
+        out = F.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        if self.missing:
+            half = self.missing // 2
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, half))
+        return F.relu(out + x)
+
+
+def mlp() -> nn.Module:
+    """784-200-200-1."""
+    return nn.Sequential(
+        nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 1)
+    )
+
+
+def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy of one logit."""
+    return F.binary_cross_entropy_with_logits(model(inputs)[:, 0], labels)
+
+
+def training_loop(
+    model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int, lr: float
+) -> Callable[[], None]:
+    """One step of SGD on the next batch, each time it is called."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    batches = _indices(len(inputs), batch_size)
+
+    def step() -> None:
+        index = next(batches)
+        optimizer.zero_grad()
+        loss(model, inputs[index], labels[index]).backward()
+        optimizer.step()
+
+    return step
+
+
+def _indices(size: int, batch_size: int) -> Iterator[Tensor]:
+    """Epochs of random batches."""
+    while True:
+        yield from torch.randperm(size)[: size - size % batch_size].split(batch_size)
+
+
+def raw_all_reduce(floats: int) -> Callable[[], object]:
+    """One all_reduce of a buffer in place, each time it is called."""
+    buffer = torch.zeros(floats)  # zeros, lest a million sums overflow
+    return lambda: dist.all_reduce(buffer)
