@@ -132,10 +132,9 @@ class AllReduce:
             fields = (*fields, rider)
         sums = self._local_sums(fields)
         self._timed(self.transport.all_reduce, sums, traffic)
-        size = sums.numel() * sums.element_size()
         traffic.exchanges += 1
-        traffic.bytes_up += size
-        traffic.bytes_down += size
+        traffic.bytes_up += sums.nbytes
+        traffic.bytes_down += sums.nbytes
         rows = self._rows(sums, fields)
         if rider is not None:
             rider.copy_(rows[-1])
@@ -180,10 +179,15 @@ class AllReduce:
         return self._rider
 
     def _local_sums(self, fields: tuple[Tensor, ...]) -> Tensor:
-        """The weighted sums over the hosted clients, one after another in a new flat buffer."""
+        """The weighted sums over the hosted clients, one after another in a new flat buffer.
+
+        The one field of one client keeps its shape instead: the time of a small round goes by the
+        number of calls, and this way needs the fewest.
+        """
         if len(fields) == 1:
-            # The time of a small round goes by the number of calls, and this way needs the fewest.
-            return self._local_sum(fields[0])
+            field = fields[0]
+            alone = field.shape[0] == 1
+            return field.contiguous() * self._weights[0] if alone else self._local_sum(field)
         sizes = [field.numel() // field.shape[0] for field in fields]
         buffer = fields[0].new_empty(sum(sizes))
         for field, part in zip(fields, buffer.split_with_sizes(sizes), strict=True):
@@ -207,6 +211,8 @@ class AllReduce:
         """Cut a flat buffer into one row per field, shared by all hosted clients."""
         if len(fields) == 1:
             shape = fields[0].shape
+            if buffer.shape == shape:
+                return (buffer,)
             row = buffer if len(shape) == 2 else buffer.view(shape[1:])
             return (row.expand(shape),)
         parts = buffer.split_with_sizes([field.numel() // field.shape[0] for field in fields])
