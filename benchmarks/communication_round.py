@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.measure import GoesOn, Ratio, Slice, interleave, lasting, repeat, warm_up
 from benchmarks.reference import raw_all_reduce
-from fedsys.communication import AllReduce, DistributedTransport, Every, Placement
+from fedsys.communication import AllReduce, Every, Placement, wire
 
 LIMIT = 1.15
 RANKS = (2, 4)
@@ -53,7 +53,7 @@ def _rank(rank: int, ranks: int, folder: Path) -> None:
 def _fedsys_round(rank: int, ranks: int, floats: int) -> Callable[[], Tensor]:
     """The averaging line of a communication step, each time it is called."""
     communicator = AllReduce()
-    communicator.open(DistributedTransport(), Placement(ranks, rank, ranks), Every(1))
+    communicator.open(wire(one_host=True), Placement(ranks, rank, ranks), Every(1))
     x = torch.randn(1, floats)
     steps = count()
 

@@ -91,10 +91,10 @@ class Ranks:
 
 
 @contextmanager
-def connected(timeout: float = COLLECTIVE_TIMEOUT) -> Iterator[World]:
+def connected(timeout: float = COLLECTIVE_TIMEOUT, shared_memory: bool = True) -> Iterator[World]:
     """The world of this rank, by gloo."""
     world = World.from_environment()
-    world.connect("gloo", timeout, timeout)
+    world.connect("gloo", timeout, timeout, shared_memory)
     try:
         yield world
     finally:

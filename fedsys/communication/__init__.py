@@ -2,6 +2,7 @@
 
 from fedsys.communication.adaptive_matrix import AdaptiveMatrix
 from fedsys.communication.all_reduce import AllReduce
+from fedsys.communication.host_memory import HostTransport, wire
 from fedsys.communication.placement import Placement
 from fedsys.communication.schedule import Coins, Every, Schedule
 from fedsys.communication.skip_coin import SkipCoin
@@ -15,6 +16,7 @@ __all__ = [
     "Coins",
     "DistributedTransport",
     "Every",
+    "HostTransport",
     "LocalTransport",
     "Placement",
     "Schedule",
@@ -22,4 +24,5 @@ __all__ = [
     "Sync",
     "Traffic",
     "Transport",
+    "wire",
 ]

@@ -25,6 +25,7 @@ class AllReduce:
         startup_timeout: the same for the first meeting of the ranks.
         backend: "gloo", "nccl" or "auto" (nccl where every rank of the host has its own GPU).
         weights: "uniform", or "size" for clients weighted by the size of their data.
+        shared_memory: whether CPU ranks of one host pass their vectors through its memory.
     """
 
     name = "all_reduce"
@@ -35,6 +36,7 @@ class AllReduce:
         startup_timeout: float = 300.0,
         backend: str = "auto",
         weights: str = "uniform",
+        shared_memory: bool = True,
     ) -> None:
         seconds, owner = "a positive number of seconds", "communicator"
         require(timeout > 0, owner, "timeout", timeout, seconds)
@@ -43,7 +45,7 @@ class AllReduce:
         require(backend in backends, owner, "backend", backend, f"one of {', '.join(backends)}")
         require(weights in ("uniform", "size"), owner, "weights", weights, "uniform or size")
         self.timeout, self.startup_timeout = timeout, startup_timeout
-        self.backend, self.weights = backend, weights
+        self.backend, self.weights, self.shared_memory = backend, weights, shared_memory
         self.traffic = Traffic()
         self.open(LocalTransport(), Placement(1), Every(1))
 

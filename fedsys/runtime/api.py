@@ -82,5 +82,10 @@ def connect(world: World, communicator: AllReduce) -> str:
     backend = choose_backend(communicator.backend, world.local_ranks, gpus)
     if backend == "nccl":
         torch.cuda.set_device(world.local_rank)
-    world.connect(backend, communicator.timeout, communicator.startup_timeout)
+    world.connect(
+        backend,
+        communicator.timeout,
+        communicator.startup_timeout,
+        communicator.shared_memory and backend == "gloo",
+    )
     return backend

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from fedsys.communication import DistributedTransport, LocalTransport, Transport
+from fedsys.communication import LocalTransport, Transport, wire
 from fedsys.communication.transport import first_line
 from fedsys.errors import FedsysError, InputError, LostRankError
 
@@ -61,7 +61,9 @@ class World:
             self._store = _stores[address]
         return self._store
 
-    def connect(self, backend: str, timeout: float, startup_timeout: float) -> None:
+    def connect(
+        self, backend: str, timeout: float, startup_timeout: float, shared_memory: bool = True
+    ) -> None:
         """Form the process group of one run."""
         if self.ranks == 1:
             return
@@ -80,7 +82,7 @@ class World:
             )
         except RuntimeError as error:
             raise LostRankError(f"the ranks did not meet: {first_line(error)}") from error
-        self.transport = DistributedTransport()
+        self.transport = wire(shared_memory and self.local_ranks == self.ranks)
 
     def disconnect(self) -> None:
         """Leave the process group."""
