@@ -131,6 +131,14 @@ def test_the_variables_are_the_mean_of_the_clients_by_name_also_between_rounds()
     assert len({tuple(row) for row in result.state.x.tolist()}) == CLIENTS
 
 
+def test_what_a_run_returns_can_be_differentiated_also_where_its_steps_could_not() -> None:
+    result = run(SGDA, rounds=2)
+    for tensor in (*result.variables.values(), *result.state.tensors().values()):
+        point = tensor.requires_grad_()
+        point.square().sum().backward()
+        assert torch.equal(point.grad, 2 * point)
+
+
 def test_weights_by_size_weigh_the_clients_by_their_data() -> None:
     problem = Classification(Clouds(), model=MLP([]), batch_size=None)
     site = Site(Placement(7), SEED, torch.float64)

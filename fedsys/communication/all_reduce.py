@@ -128,19 +128,12 @@ class AllReduce:
 
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
         """Weighted means over all clients of fields [C, ...], as shared rows of the same shape."""
-        count = len(fields)
         rider = self._boarding(step)
         if rider is not None:
-            fields = (*fields, rider)
-        sums = self._local_sums(fields)
-        self._timed(self.transport.all_reduce, sums, traffic)
-        traffic.exchanges += 1
-        traffic.bytes_up += sums.nbytes
-        traffic.bytes_down += sums.nbytes
-        rows = self._rows(sums, fields)
-        if rider is not None:
-            rider.copy_(rows[-1])
-        return rows[:count]
+            *rows, mean = self._mean((*fields, rider), traffic)
+            rider.copy_(mean)
+            return tuple(rows)
+        return self._mean(fields, traffic)
 
     def server(
         self,
@@ -172,6 +165,15 @@ class AllReduce:
         return torch.cat([part[: len(placement.block(r))] for r, part in enumerate(parts)])
 
     # Pieces shared with the subclasses.
+
+    def _mean(self, fields: tuple[Tensor, ...], traffic: Traffic) -> tuple[Tensor, ...]:
+        sums = self._local_sums(fields)
+        size = sums.nbytes
+        self._timed(self.transport.all_reduce, sums, traffic)
+        traffic.exchanges += 1
+        traffic.bytes_up += size
+        traffic.bytes_down += size
+        return self._rows(sums, fields)
 
     def _boarding(self, step: int) -> Tensor | None:
         """The rider, if this is the first exchange of its round."""
@@ -212,11 +214,11 @@ class AllReduce:
     def _rows(self, buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Cut a flat buffer into one row per field, shared by all hosted clients."""
         if len(fields) == 1:
-            shape = fields[0].shape
-            if buffer.shape == shape:
+            field = fields[0]
+            if buffer.shape == field.shape:
                 return (buffer,)
-            row = buffer if len(shape) == 2 else buffer.view(shape[1:])
-            return (row.expand(shape),)
+            row = buffer if field.dim() == 2 else buffer.view(field.shape[1:])
+            return (row.expand_as(field),)
         parts = buffer.split_with_sizes([field.numel() // field.shape[0] for field in fields])
         return tuple(
             part.view(field.shape[1:]).expand_as(field)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 
 import numpy as np
@@ -46,7 +47,7 @@ class SkipCoin(AllReduce):
 
     def _begin(self, step: int) -> None:
         if isinstance(self.schedule, Coins):
-            self._block = (-1, np.empty(0))
+            self._flips = _Flips(self.schedule, self.seed)
             self._round = self._announce(self.schedule, step, self.traffic)
 
     def _communicates(self, step: int) -> bool:
@@ -71,39 +72,50 @@ class SkipCoin(AllReduce):
     def _announce(self, coins: Coins, step: int, traffic: Traffic) -> _Round:
         """Flip the coins from `step` to the next heads on the server and tell everybody."""
         is_server = self.transport.rank == 0
-        flips = self._flip_until_heads(coins, step) if is_server else None
         started = perf_counter()
-        steps = self.transport.broadcast_int(0 if flips is None else flips.shape[1])
+        last = self.transport.broadcast_int(self._flips.next_heads(step) if is_server else 0)
         traffic.seconds_waited += perf_counter() - started
         traffic.bytes_control += 8
         if not coins.others:
-            return _Round(step, step + steps - 1, _NO_COINS)
-        others = np.empty((len(coins.others), steps), dtype=np.bool_)
-        if flips is not None:
-            others[:] = flips[1:]
+            return _Round(step, last, _NO_COINS)
+        others = np.empty((len(coins.others), last + 1 - step), dtype=np.bool_)
+        if is_server:
+            others[:] = self._flips.others(step, last)
         self._timed(self.transport.broadcast, torch.from_numpy(others), traffic)
         traffic.bytes_control += others.nbytes
-        return _Round(step, step + steps - 1, others)
+        return _Round(step, last, others)
 
-    def _flip_until_heads(self, coins: Coins, step: int) -> np.ndarray:
-        """Coins [1 + others, steps] from `step` to the next heads of the first coin."""
-        flips: list[np.ndarray] = []
+
+class _Flips:
+    """The server's coins, flipped a block of steps at a time."""
+
+    def __init__(self, coins: Coins, seed: int) -> None:
+        self._chances = np.array([coins.sync, *coins.others.values()])[:, None]
+        self._seed = seed
+        self._block = -1
+
+    def next_heads(self, step: int) -> int:
+        """The first step from `step` on that communicates."""
         while True:
             block, offset = divmod(step, _BLOCK)
-            if self._block[0] != block:
-                self._block = (block, _flip(coins, self.seed, block))
-            rest = self._block[1][:, offset:]
-            heads = int(rest[0].argmax())
-            if rest[0, heads]:
-                flips.append(rest[:, : heads + 1])
-                return flips[0] if len(flips) == 1 else np.concatenate(flips, axis=1)
-            flips.append(rest)
+            if block != self._block:
+                heads = np.where(self._flip(block)[0], np.arange(_BLOCK), _BLOCK)
+                self._following = np.minimum.accumulate(heads[::-1])[::-1].tolist()
+                self._block = block
+            if self._following[offset] < _BLOCK:
+                return block * _BLOCK + int(self._following[offset])
             step = (block + 1) * _BLOCK
 
+    def others(self, first: int, last: int) -> np.ndarray:
+        """The other coins [others, steps] of the steps `first`..`last`."""
+        blocks = range(first // _BLOCK, last // _BLOCK + 1)
+        flips = np.concatenate([self._flip(block) for block in blocks], axis=1)
+        offset = blocks[0] * _BLOCK
+        return flips[1:, first - offset : last + 1 - offset]
 
-def _flip(coins: Coins, seed: int, block: int) -> np.ndarray:
-    """All coins [1 + others, _BLOCK] of a block of steps."""
-    chances = np.array([coins.sync, *coins.others.values()])[:, None]
-    uniform = generator(seed, "coins", step=block).random((len(chances), _BLOCK))
-    flips: np.ndarray = uniform < chances
-    return flips
+    @lru_cache(maxsize=2)  # noqa: B019, it lives as long as the communicator
+    def _flip(self, block: int) -> np.ndarray:
+        """All coins [1 + others, _BLOCK] of a block of steps."""
+        uniform = generator(self._seed, "coins", step=block).random((len(self._chances), _BLOCK))
+        flips: np.ndarray = uniform < self._chances
+        return flips

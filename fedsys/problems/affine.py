@@ -30,6 +30,8 @@ class AffineOracle(OperatorOracle):
         radius: D of the gap; by default the distance from the start to the solution.
     """
 
+    uses_autograd = False
+
     def __init__(
         self,
         site: Site,
@@ -186,7 +188,9 @@ class _Affine:
         if self._arrays is None:
             return torch.baddbmm(self._b[:, :, None], self._M, z[:, :, None])[:, :, 0]
         M, b = self._arrays
-        return torch.from_numpy(np.matmul(M, z.numpy()[:, :, None])[:, :, 0] + b)
+        F = np.matvec(M, z.numpy())
+        F += b
+        return torch.from_numpy(F)
 
 
 def spectral_cocoercivity(J: Tensor) -> float:

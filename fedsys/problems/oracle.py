@@ -62,6 +62,7 @@ class Oracle(Protocol):
     step: int
     rider: Tensor | None
     sizes: list[int]
+    uses_autograd: bool
 
     @property
     def finite_sum(self) -> bool:
@@ -158,6 +159,7 @@ class SteppingOracle:
 
     step = 0
     rider: Tensor | None = None
+    uses_autograd = True
     z0: Tensor
 
     def __init__(self, site: Site) -> None:

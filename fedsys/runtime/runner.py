@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -92,11 +92,16 @@ class Runner:
     @np.errstate(all="ignore")  # what is not finite is found and named at the next record
     def run(self) -> Result:
         """All iterations of a prepared runner, from the newest checkpoint if there is one."""
-        state, step = self._first_state()
-        self.on_first_step(step)
-        state = self._iterate(state, step)
-        z = self.communicator.aside()(self.algorithm.solution(state))
-        variables = self._oracle.named(z[0])
+        with stepping(self._oracle):
+            state, step = self._first_state()
+            self.on_first_step(step)
+            state = self._iterate(state, step)
+            z = self.communicator.aside()(self.algorithm.solution(state))
+            variables = self._oracle.named(z[0])
+        if not self._oracle.uses_autograd:
+            # Tensors made in inference mode are of no use to autograd ever after.
+            state = type(state)(**{name: rows.clone() for name, rows in state.tensors().items()})
+            variables = {name: value.clone() for name, value in variables.items()}
         return Result(state, self.records, variables, self.algorithm, self.theory)
 
     def _iterate(self, state: State, step: int) -> State:
@@ -243,6 +248,11 @@ class Runner:
         self._seconds += perf_counter() - self._started
         yield
         self._started = perf_counter()
+
+
+def stepping(oracle: Oracle) -> AbstractContextManager[None]:
+    """What an algorithm's steps run in: the cheapest mode of torch that the oracle can do with."""
+    return torch.no_grad() if oracle.uses_autograd else torch.inference_mode()
 
 
 class KindError(InputError):
