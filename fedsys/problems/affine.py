@@ -71,7 +71,7 @@ class AffineOracle(OperatorOracle):
         """The mean of F_ij over the drawn samples j."""
         if sample is None:
             return self.full_operator(z)
-        M, b = (_chosen(values, sample).mean(1) for values in (self._M, self._b))
+        M, b = (chosen_samples(values, sample).mean(1) for values in (self._M, self._b))
         return _Affine(M, b)(z)
 
     def full_operator(self, z: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class AffineOracle(OperatorOracle):
         ]
 
 
-def _chosen(values: Tensor, sample: Tensor) -> Tensor:
+def chosen_samples(values: Tensor, sample: Tensor) -> Tensor:
     """values[c, sample[c]] for each client c: [C, B, ...].
 
     Whole rows of one list are copied; indexing by two tensors takes twenty times as long.

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsys.communication import Sync
 from fedsys.data.california import california_housing
 from fedsys.errors import InputError, require
-from fedsys.problems.affine import AffineOracle
+from fedsys.problems.affine import AffineOracle, chosen_samples
 from fedsys.problems.constants import Constants
-from fedsys.problems.oracle import Site
+from fedsys.problems.oracle import Draw, Site
 from fedsys.random import generator
 
 SOURCES = ("synthetic", "california")
@@ -89,10 +90,7 @@ class RobustLeastSquares:
         A, y0 = self.data(site.seed)
         share = self.rows // clients
         parts = [range(client * share, (client + 1) * share) for client in site.hosted]
-        games = [self._client_game(A, y0, part) for part in parts]
-        return RobustLeastSquaresOracle(
-            site, games, split=A.shape[1], batch_size=self.batch_size, noise=self.noise
-        )
+        return RobustLeastSquaresOracle(self, site, A, y0, parts)
 
     def data(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """A [r, s] and y0 [r], of all clients."""
@@ -109,7 +107,7 @@ class RobustLeastSquares:
             y0 = y0 - y0.mean()
         return A, y0
 
-    def _client_game(
+    def client_game(
         self, A: np.ndarray, y0: np.ndarray, part: range
     ) -> tuple[np.ndarray, np.ndarray]:
         """M [m, d, d] and b [m, d] of one client, d = s + r."""
@@ -126,7 +124,51 @@ class RobustLeastSquares:
 
 
 class RobustLeastSquaresOracle(AffineOracle):
-    """An affine game whose clients are co-coercive, but only together strongly monotone."""
+    """An affine game whose clients are co-coercive, but only together strongly monotone.
+
+    A row moves beta and one number of y, so its operator takes the row, not a matrix [d, d].
+    """
+
+    def __init__(
+        self,
+        problem: RobustLeastSquares,
+        site: Site,
+        A: np.ndarray,
+        y0: np.ndarray,
+        parts: list[range],
+    ) -> None:
+        super().__init__(
+            site,
+            [problem.client_game(A, y0, part) for part in parts],
+            split=A.shape[1],
+            batch_size=problem.batch_size,
+            noise=problem.noise,
+        )
+        rows = np.array(parts)
+        self._lam = problem.lam
+        self._rows, self._targets = site.convert(A[rows]), site.convert(y0[rows])
+        self._places = torch.from_numpy(rows + A.shape[1]).to(site.device)
+
+    def sample_operator(self, z: Tensor, sample: Draw) -> Tensor:
+        """The mean of F_ij over the drawn rows j."""
+        if sample is None:
+            return self.full_operator(z)
+        rows = chosen_samples(self._rows, sample)
+        targets, places = self._targets.gather(1, sample), self._places.gather(1, sample)
+        return self._operator(z, rows, targets, places)
+
+    def full_operator(self, z: Tensor) -> Tensor:
+        """The mean of F_ij over all rows j."""
+        return self._operator(z, self._rows, self._targets, self._places)
+
+    def _operator(self, z: Tensor, rows: Tensor, targets: Tensor, places: Tensor) -> Tensor:
+        """For rows [C, B, s], the y0 that belong to them, and their places in z."""
+        weight = 2 / rows.shape[1]
+        y, beta = z.gather(1, places), z[:, None, : self._split]
+        fit = (rows * beta).sum(2)
+        F = z.new_zeros(z.shape)
+        F[:, : self._split] = weight * ((fit - y)[:, :, None] * rows).sum(1)
+        return F.scatter_add_(1, places, weight * (fit + (self._lam - 1) * y - self._lam * targets))
 
     def constants(self, sync: Sync) -> Constants:
         """With mu of the mean operator, 2 min(lambda_min(A'A), lam - 1) / r, as the paper uses.
