@@ -27,9 +27,10 @@ class Ranks:
     """Processes by number; the first n of them make a world of n ranks."""
 
     def __init__(self) -> None:
-        # Forks of a server that has imported torch: a process costs milliseconds, not seconds.
+        # Forks of a server that has imported all they need: a process costs milliseconds, not
+        # seconds. (The server knows the folder where it is started, and not pytest's path.)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "fedsys", "pytest"])
+        self._context.set_forkserver_preload(["torch", "fedsys", "pytest", "tests.preload"])
         self._members: list[tuple[Any, Connection]] = []
         # Like torchrun's agent, this process keeps the stores where the ranks of a world meet.
         self._stores: dict[int, TCPStore] = {}

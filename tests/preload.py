@@ -1,0 +1,8 @@
+"""What ranks import sooner or later: the server that forks them does it once, for all of them."""
+
+import torch.distributed.checkpoint  # noqa: F401
+
+from fedsys import cli  # noqa: F401
+from fedsys.compat import torchmetrics
+
+torchmetrics()
