@@ -42,6 +42,7 @@ from fedsys.problems import (
     PolicemanBurglar,
     Problem,
     QuadraticGame,
+    RobustNetwork,
     Site,
 )
 from fedsys.runtime.api import default_communicator
@@ -104,12 +105,14 @@ GAME = QuadraticGame(dim=3, samples=5, batch_size=2)
 COMPOSITE = CompositeSaddle(dim=3, support=2, heterogeneity=0.5, noise=0.3)
 SIMPLEX = PolicemanBurglar(dim=4, noise=0.1)
 AUC = DeepAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4)
+ROBUST = RobustNetwork(Clouds(), model=MLP(hidden=[3]), batch_size=4)
 CLASSES = Classification(Clouds(), model=MLP(hidden=[]), batch_size=4)
 STATISTICS = Classification(Clouds(), model=BatchNormNet(), batch_size=4)
 
 CASES = {
     "local_sgda-game": Case(LocalSGDA(lr_x=0.2, lr_y=0.1, local_steps=3), GAME),
     "local_sgda-auc": Case(LocalSGDA(lr_x=0.5, lr_y=0.1, local_steps=4), AUC),
+    "local_sgda-robust": Case(LocalSGDA(lr_x=0.5, lr_y=2.0, local_steps=4), ROBUST),
     "fedavg-classes": Case(FedAvg(lr=0.3, local_steps=3), CLASSES),
     "fedavg-batchnorm": Case(FedAvg(lr=0.3, local_steps=3), STATISTICS),
     "lsgd-game": Case(LSGD(lr=0.2, local_steps=3), GAME),

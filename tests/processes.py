@@ -9,29 +9,42 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch.distributed import TCPStore
 
+from fedsys.cli import main
 from fedsys.runtime.world import World
 
 COLLECTIVE_TIMEOUT = 30.0
+
+
+def forks() -> ForkServerContext:
+    """Forks of a server that has imported all they need: they cost milliseconds, not seconds.
+
+    (The server knows the folder where it is started, and not pytest's path.)
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "fedsys", "pytest", "tests.preload"])
+    return context
 
 
 class Ranks:
     """Processes by number; the first n of them make a world of n ranks."""
 
     def __init__(self) -> None:
-        # Forks of a server that has imported torch: a process costs milliseconds, not seconds.
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "fedsys", "pytest"])
+        self._context = forks()
         self._members: list[tuple[Any, Connection]] = []
-        # Like torchrun's agent, this process keeps the stores where the ranks of a world meet.
         self._stores: dict[int, TCPStore] = {}
 
     def __call__(self, ranks: int, job: Callable[..., Any], *args: Any) -> list[Any]:
@@ -46,8 +59,7 @@ class Ranks:
     ) -> list[tuple[Any, str]]:
         """The same, with a trace for each rank that raised, and for one that was killed."""
         if ranks not in self._stores:
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            self._stores[ranks] = store
+            self._stores[ranks] = _store()
         port = self._stores[ranks].port
         while len(self._members) < ranks:
             self._members.append(self._start())
@@ -99,6 +111,63 @@ def connected(timeout: float = COLLECTIVE_TIMEOUT, shared_memory: bool = True) -
         yield world
     finally:
         world.disconnect()
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left: its exit code, the largest of its ranks', and what they printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(folder: Path, ranks: int, *arguments: str) -> Done:
+    """`fedsys ...` in a folder, on ranks as torchrun starts them, without the launcher."""
+    store = _store()
+    return _commands(
+        folder, [_environment(rank, ranks, store.port) for rank in range(ranks)], arguments
+    )
+
+
+def commands_at_once(folder: Path, count: int, *arguments: str) -> Done:
+    """The same command several times, each in a process that knows of no other."""
+    return _commands(folder, [_environment(0, 1, 0)] * count, arguments)
+
+
+def _commands(folder: Path, environments: list[dict[str, str]], arguments: tuple[str, ...]) -> Done:
+    with TemporaryDirectory() as printed:
+        paths = [Path(printed) / name for name in ("stdout", "stderr")]
+        processes = [
+            forks().Process(target=_command, args=(folder, environment, arguments, paths))
+            for environment in environments
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(100)
+            process.kill()
+            process.join()
+        codes = [process.exitcode for process in processes]
+        assert None not in codes
+        assert min(codes) >= 0, f"killed: {codes}"
+        return Done(max(codes), *(path.read_text() for path in paths))
+
+
+def _command(
+    folder: Path, environment: dict[str, str], arguments: tuple[str, ...], paths: list[Path]
+) -> None:
+    os.environ.update(environment)
+    os.chdir(folder)
+    for path, stream in zip(paths, (1, 2), strict=True):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), stream)
+    sys.argv = ["fedsys", *arguments]
+    main()
+
+
+def _store() -> TCPStore:
+    """Where the ranks of a world meet; like torchrun's agent, this process keeps it."""
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:

@@ -9,25 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from processes import Done, command, commands_at_once
 from safetensors.torch import load_file
 
 from fedsys.cli import main
 
 GAME = ("problem=quadratic_game", "problem.dim=3", "problem.samples=4", "algorithm.local_steps=5")
-
-
-@dataclass
-class Done:
-    """What a command left: its exit code and what it printed."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 Command = Callable[..., Done]
@@ -51,19 +42,16 @@ def fedsys(
     return run
 
 
-def launch(folder: Path, ranks: int, *arguments: str) -> Done:
-    """The same with real processes."""
-    done = subprocess.run(
-        command(ranks, *arguments), cwd=folder, capture_output=True, text=True, timeout=100
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def command(ranks: int, *arguments: str) -> list[str]:
-    if ranks == 1:
-        return [sys.executable, "-m", "fedsys", *arguments]
+def launched(ranks: int, *arguments: str) -> list[str]:
+    """The same by the launcher, which takes seconds: only where it has a part in the outcome."""
     launcher = [sys.executable, "-m", "fedsys.launch", "--standalone", f"--nproc-per-node={ranks}"]
     return [*launcher, *arguments]
+
+
+def launch(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        launched(ranks, *arguments), cwd=folder, capture_output=True, text=True, timeout=100
+    )
 
 
 def only_run(folder: Path) -> Path:
@@ -119,7 +107,7 @@ def test_a_mistake_gives_one_line_and_exit_code_2_and_leaves_nothing_behind(
 def test_three_ranks_make_a_mistake_with_one_voice(
     arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
-    done = launch(tmp_path, 3, *arguments)
+    done = command(tmp_path, 3, *arguments)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert message in done.stderr
@@ -198,7 +186,7 @@ def test_steps_on_the_command_line_replace_the_rounds_of_the_file(
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_multirun_makes_one_directory_per_job_for_all_ranks(ranks: int, tmp_path: Path) -> None:
     jobs = ("--multirun", "seed=1,2", *GAME, "clients=2", "rounds=2")
-    done = launch(tmp_path, ranks, *jobs)
+    done = command(tmp_path, ranks, *jobs)
     assert done.returncode == 0, done.stderr
     sweep = only_run(tmp_path)
     assert sorted(path.name for path in sweep.iterdir()) == ["0", "1", "multirun.yaml"]
@@ -228,15 +216,13 @@ def test_one_method_of_an_experiment_with_a_sweep_can_be_run_alone(
 
 
 def test_two_jobs_of_the_same_second_do_not_collide(tmp_path: Path) -> None:
-    jobs = [
-        subprocess.Popen(command(1, *GAME, "clients=2", "rounds=1"), cwd=tmp_path) for _ in range(2)
-    ]
-    assert [job.wait(100) for job in jobs] == [0, 0]
+    done = commands_at_once(tmp_path, 2, *GAME, "clients=2", "rounds=1")
+    assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 def test_a_killed_rank_ends_the_run_with_one_line(tmp_path: Path) -> None:
-    endless = command(2, *GAME, "rounds=10000000", "evaluate_every=1000000")
+    endless = launched(2, *GAME, "rounds=10000000", "evaluate_every=1000000")
     job = subprocess.Popen(
         endless, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -179,11 +179,12 @@ class Scored:
     """Samples whose scores are known."""
 
     scores: tuple[float, ...] = tuple(SCORES)
+    labels: tuple[int, ...] = tuple(LABELS)
 
     def load(self) -> Dataset:
         h = np.array(self.scores)
         inputs = torch.from_numpy(np.log(h / (1 - h)))[:, None]
-        labels = torch.from_numpy(LABELS)
+        labels = torch.tensor(self.labels)
         return Dataset(inputs, labels, inputs, labels, classes=2)
 
 
@@ -253,6 +254,70 @@ def test_the_prior_is_that_of_all_clients_together_at_any_placement() -> None:
         assert float(oracle.losses(oracle.z0, oracle.draw())[0]) == pytest.approx(
             float(losses[rank]), abs=1e-14
         )
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The samples in the order they have, this many to each client."""
+
+    sizes: tuple[int, ...]
+
+    def split(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        ends = np.cumsum(self.sizes)
+        return [np.arange(end - size, end) for size, end in zip(self.sizes, ends, strict=True)]
+
+
+# Client 0 has the scores .8 .6 of positives and .3 of a negative, client 1 two negatives and, where
+# it is asked to, the positive .9. At a = b = alpha = 0, and for w that makes h the scores,
+#   F = [(1-p) sum+ h^2 + p sum- h^2 + 2 p sum- h - 2 (1-p) sum+ h] / n.
+
+
+def ratio_losses(ratio: str, sizes: tuple[int, ...], scores: tuple[float, ...]) -> list[float]:
+    labels = np.array([1, 1, 0, 0, 0, 1])[: len(scores)]
+    problem = DeepAUC(
+        Scored(scores, tuple(labels)), Dealt(sizes), MLP([]), None, Imbalance(None), ratio
+    )
+    oracle = problem.oracle(site(len(sizes)))
+    z = torch.zeros_like(oracle.z0)
+    index = oracle.named(torch.arange(z.shape[1]))
+    z[:, int(index["net.0.weight"])] = 1.0
+    return oracle.losses(z, oracle.draw()).tolist()
+
+
+def f_at_zero(p: float, positive: list[float], negative: list[float]) -> float:
+    plus = sum(h * h - 2 * h for h in positive)
+    minus = sum(h * h + 2 * h for h in negative)
+    return ((1 - p) * plus + p * minus) / (len(positive) + len(negative))
+
+
+def test_the_positive_ratio_is_that_of_all_clients_samples_or_of_each_clients_own() -> None:
+    scores = (0.8, 0.6, 0.3, 0.1, 0.5, 0.9)
+    parts = ([0.8, 0.6], [0.3]), ([0.9], [0.1, 0.5])
+    for ratio, shares in (("global", (1 / 2, 1 / 2)), ("client", (2 / 3, 1 / 3))):
+        expected = [f_at_zero(p, *part) for p, part in zip(shares, parts, strict=True)]
+        assert ratio_losses(ratio, (3, 3), scores) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_global_ratio_counts_only_what_clients_have() -> None:
+    scores = (0.8, 0.6, 0.3, 0.1, 0.5, 0.9)  # the last one is dealt to nobody
+    expected = [f_at_zero(0.4, [0.8, 0.6], [0.3]), f_at_zero(0.4, [], [0.1, 0.5])]
+    assert ratio_losses("global", (3, 2), scores) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_client_of_one_class_has_no_ratio_of_its_own() -> None:
+    with pytest.raises(InputError, match=r"client 1 has samples of one class only.*global"):
+        ratio_losses("client", (3, 2), (0.8, 0.6, 0.3, 0.1, 0.5))
+
+
+def test_another_positive_ratio_is_refused() -> None:
+    with pytest.raises(InputError, match="positive_ratio must be global or client, got 'mine'"):
+        DeepAUC(positive_ratio="mine")
+
+
+@pytest.mark.parametrize("problem", [DeepAUC, Classification])
+def test_a_batch_of_no_samples_is_refused(problem: type) -> None:
+    with pytest.raises(InputError, match="batch_size must be at least 1, or null for all, got 0"):
+        problem(batch_size=0)
 
 
 def test_test_auc_is_that_of_scikit_learn_on_the_whole_test_part() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -316,15 +317,14 @@ def test_an_infinite_value_is_found_like_a_nan() -> None:
 
 
 def resumed(
-    names: list[str], folder: Path, lengths: list[int], every: int = 4
+    names: list[str], folder: Path, steps: int, every: int = 4
 ) -> dict[str, tuple[dict[str, Tensor], list[Record]]]:
-    """Each case, run to several lengths in turn in its folder: its last state and records."""
+    """Each case, from what is in its folder to so many steps: its last state and records."""
     answers = {}
     with connected() as world:
         for name in names:
-            for steps in lengths:
-                runner = prepared(name, world, folder / name, steps, every)
-                result = runner.run()
+            runner = prepared(name, world, folder / name, steps, every, evaluate_every=2)
+            result = runner.run()
             rows = dict(result.state.tensors())
             if runner._oracle.rider is not None:
                 rows["rider"] = runner._oracle.rider
@@ -333,7 +333,9 @@ def resumed(
     return answers
 
 
-def prepared(name: str, world: World, folder: Path, steps: int, every: int) -> Runner:
+def prepared(
+    name: str, world: World, folder: Path, steps: int, every: int, evaluate_every: int = 1
+) -> Runner:
     case = CASES[name]
     site = make_site(world, CLIENTS, SEED, "float64", "cpu")
     runner = Runner(
@@ -342,7 +344,7 @@ def prepared(name: str, world: World, folder: Path, steps: int, every: int) -> R
         default_communicator(case.algorithm),
         world,
         site,
-        Plan(steps=steps),
+        Plan(steps=steps, evaluate_every=evaluate_every),
         Checkpoints(folder, world, every),
     )
     runner.prepare()
@@ -365,59 +367,73 @@ def joined(answers: list[Any], name: str) -> dict[str, Tensor]:
 
 
 STEPS = 25
-STOPS = [11, STEPS]
+STOP = 11
 """In the middle of a round of every case."""
 NAMES = list(CASES)
 
 
+@dataclass(frozen=True)
+class Runs:
+    """Every case on so many ranks: how it ends without interruption, and a folder where it stopped.
+
+    What goes on from the folder goes on from a copy.
+    """
+
+    size: int
+    whole: list[Any]
+    stopped: Path
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=["1 process", "2 processes"])
-def whole(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: Any) -> tuple[int, Any]:
-    """How many ranks, and every case without interruption."""
-    folder = tmp_path_factory.mktemp("whole")
-    return request.param, ranks(request.param, resumed, NAMES, folder, [STEPS])
+def runs(request: pytest.FixtureRequest, ranks: Ranks, tmp_path_factory: Any) -> Runs:
+    size, stopped = request.param, tmp_path_factory.mktemp("stopped")
+    ranks(size, resumed, NAMES, stopped, STOP)
+    whole = ranks(size, resumed, NAMES, tmp_path_factory.mktemp("whole"), STEPS)
+    return Runs(size, whole, stopped)
+
+
+@pytest.fixture
+def folder(runs: Runs, tmp_path: Path) -> Path:
+    """To go on from."""
+    return Path(shutil.copytree(runs.stopped, tmp_path / "stopped"))
 
 
 def test_a_run_that_is_continued_ends_bit_identical_to_one_that_was_not_interrupted(
-    ranks: Ranks, whole: tuple[int, Any], tmp_path: Path
+    ranks: Ranks, runs: Runs, folder: Path
 ) -> None:
-    size, expected = whole
-    answers = ranks(size, resumed, NAMES, tmp_path, STOPS)
+    answers = ranks(runs.size, resumed, NAMES, folder, STEPS)
     for name in NAMES:
-        state = joined(expected, name)
+        state = joined(runs.whole, name)
         for field, rows in joined(answers, name).items():
             assert torch.equal(rows, state[field]), (name, field)
-        for mine, theirs in zip(answers, expected, strict=True):
+        for mine, theirs in zip(answers, runs.whole, strict=True):
             tail = comparable(mine[name][1])
             assert tail
             assert tail == comparable(theirs[name][1])[-len(tail) :], name
 
 
 def test_a_run_continued_at_another_world_size_ends_within_rounding(
-    ranks: Ranks, whole: tuple[int, Any], tmp_path: Path
+    ranks: Ranks, runs: Runs, folder: Path
 ) -> None:
-    size, expected = whole
-    other = {1: 3, 2: 1}[size]
-    ranks(size, resumed, NAMES, tmp_path, STOPS[:1])
-    answers = ranks(other, resumed, NAMES, tmp_path, STOPS[1:])
+    other = {1: 3, 2: 1}[runs.size]
+    answers = ranks(other, resumed, NAMES, folder, STEPS)
     for name in NAMES:
-        state = joined(expected, name)
+        state = joined(runs.whole, name)
         for field, rows in joined(answers, name).items():
             torch.testing.assert_close(rows, state[field], rtol=1e-12, atol=1e-12)
 
 
 def test_a_checkpoint_that_is_not_complete_is_ignored(
-    ranks: Ranks, whole: tuple[int, Any], tmp_path: Path
+    ranks: Ranks, runs: Runs, folder: Path
 ) -> None:
-    size, expected = whole
     names = NAMES[:1]
-    ranks(size, resumed, names, tmp_path, STOPS[:1])
-    (complete,) = sorted((tmp_path / names[0]).glob("step-*/snapshot.json"))[-1:]
+    (complete,) = sorted((folder / names[0]).glob("step-*/snapshot.json"))[-1:]
     for damaged in ("step-000000017", ".step-000000018.partial"):
         shutil.copytree(complete.parent, complete.parent.with_name(damaged))
         (complete.parent.with_name(damaged) / "snapshot.json").unlink()
-    answers = ranks(size, resumed, names, tmp_path, STOPS[1:])
+    answers = ranks(runs.size, resumed, names, folder, STEPS)
     for field, rows in joined(answers, names[0]).items():
-        assert torch.equal(rows, joined(expected, names[0])[field])
+        assert torch.equal(rows, joined(runs.whole, names[0])[field])
 
 
 def killed(name: str, folder: Path, at_step: int, victim: int) -> str:
@@ -439,9 +455,9 @@ def killed(name: str, folder: Path, at_step: int, victim: int) -> str:
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint_bit_for_bit(
-    whole: tuple[int, Any], tmp_path: Path, victim: int
+    runs: Runs, tmp_path: Path, victim: int
 ) -> None:
-    size, expected = whole
+    size = runs.size
     name = "local_sgda-game"
     team = Ranks()
     answers = team.attempt(size, killed, name, tmp_path / name, 10, min(victim, size - 1))
@@ -449,11 +465,11 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint_bit_for_bit(
     found = sorted((tmp_path / name).glob("step-*/snapshot.json"))
     assert found
     assert found[-1].parent.name < "step-000000012"
-    answers = team(size, resumed, [name], tmp_path, [STEPS])
+    answers = team(size, resumed, [name], tmp_path, STEPS)
     team.close()
     assert answers[0][name][1][0]["step"] > 0  # it did not start again
     for field, rows in joined(answers, name).items():
-        assert torch.equal(rows, joined(expected, name)[field])
+        assert torch.equal(rows, joined(runs.whole, name)[field])
 
 
 def test_resume_false_starts_again(tmp_path: Path) -> None:

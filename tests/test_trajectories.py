@@ -54,7 +54,7 @@ from fedsys.problems.games import OperatorOracle
 from fedsys.problems.terms import L1, NONE, Simplex, Term
 from fedsys.random import generator
 
-STEPS = 200
+STEPS = 80  # more than one block of draws, and many rounds of every method
 Fields = dict[str, np.ndarray]
 
 

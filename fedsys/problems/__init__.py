@@ -19,6 +19,7 @@ from fedsys.problems.oracle import (
 )
 from fedsys.problems.quadratic_game import QuadraticGame
 from fedsys.problems.robust_least_squares import RobustLeastSquares
+from fedsys.problems.robust_network import RobustNetwork
 from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Problem",
     "QuadraticGame",
     "RobustLeastSquares",
+    "RobustNetwork",
     "Site",
     "SkewSaddle",
     "Theory",

@@ -248,6 +248,8 @@ def affine_gap(M: Tensor, b: Tensor, x: Tensor, centre: Tensor, D: float) -> flo
         low, high = 0.0, float(c.norm()) / (2 * D)
         for _ in range(200):
             t = (low + high) / 2
+            if t in (low, high):  # no number in between
+                break
             low, high = (t, high) if norm(t) > D else (low, t)
         t = high
     u = c / (2 * (values + t)).clamp(min=1e-300)

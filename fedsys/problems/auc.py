@@ -10,45 +10,63 @@ from torch import Tensor, nn
 
 from fedsys.communication import Sync
 from fedsys.compat import torchmetrics
-from fedsys.data import IID, DatasetSource, Digits, Imbalance, Partition
-from fedsys.models import MLP, ModelSource
-from fedsys.problems.network import ClientData, MinimaxNetworkOracle
+from fedsys.data import Imbalance
+from fedsys.errors import InputError, require
+from fedsys.problems.network import MinimaxNetworkOracle
+from fedsys.problems.network_problem import NetworkProblem
 from fedsys.problems.oracle import Site
-from fedsys.problems.seeded import seeded_build
 
 
 @dataclass(frozen=True)
-class DeepAUC:
+class DeepAUC(NetworkProblem):
     """min over (w, a, b), max over alpha of the square surrogate of 1 - AUC.
 
         F = (1-p)(h-a)^2 1+ + p(h-b)^2 1- + 2(1+alpha)(p h 1- - (1-p) h 1+) - p(1-p) alpha^2
 
-    h is the network's score in (0, 1) and p the share of positives among all clients' samples.
+    h is the network's score in (0, 1) and p the share of positives.
 
     Args:
         dataset: where the samples come from.
         partition: which client gets which.
         model: the network, with one output.
-        imbalance: how the task is made binary and its positives rare.
         batch_size: samples per draw, or None for all.
+        imbalance: how the task is made binary and its positives rare.
+        positive_ratio: whose share of positives p is, "global" for that of all clients' samples
+            together, which they find from their counts, or "client" for each client's own.
     """
 
-    dataset: DatasetSource = field(default_factory=Digits)
-    partition: Partition = field(default_factory=IID)
-    model: ModelSource = field(default_factory=MLP)
     imbalance: Imbalance = field(default_factory=Imbalance)
-    batch_size: int | None = 32
+    positive_ratio: str = "global"
 
     kinds: ClassVar[tuple[str, ...]] = ("minimax", "variational")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ratios = ("global", "client")
+        valid = self.positive_ratio in ratios
+        require(valid, "auc", "positive_ratio", self.positive_ratio, " or ".join(ratios))
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """The oracle of the clients hosted at a site."""
         data = self.imbalance(self.dataset.load(), site.seed)
-        prior = float(data.train_labels.double().mean())
-        net = seeded_build(lambda: self.model.build(data.input_shape, outputs=1), site.seed)
-        players = (_Primal(net), _Dual())
-        clients = ClientData.of(data, self.partition, self.batch_size, site)
-        return DeepAUCOracle(site, _AUCLoss(prior), players, clients)
+        players = (_Primal(self.network(data, 1, site)), _Dual())
+        clients = self.client_data(data, site)
+        ratios = self._ratios(clients.counts)
+        losses = [_AUCLoss(ratios[client]) for client in site.hosted]
+        return DeepAUCOracle(site, losses, players, clients)
+
+    def _ratios(self, counts: Tensor) -> list[float]:
+        """p of every client, from the counts [M, 2] of negatives and positives."""
+        if self.positive_ratio == "global":
+            counts = counts.sum(0).expand_as(counts)
+        elif (counts == 0).any():
+            client = int((counts == 0).any(1).nonzero()[0])
+            raise InputError(
+                f"auc: client {client} has samples of one class only, and no objective of its own; "
+                "use positive_ratio=global or another partition"
+            )
+        ratios: list[float] = (counts[:, 1].double() / counts.sum(1)).tolist()
+        return ratios
 
 
 class _Primal(nn.Module):

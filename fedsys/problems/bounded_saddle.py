@@ -234,6 +234,8 @@ class _Ascent:
             moved, bent = after - u, slope - new_slope
             curvature = (moved * bent).sum(1, keepdims=True)
             length = (moved**2).sum(1, keepdims=True)
+            if length.max() < (1e-14 * self._game.ball) ** 2:  # all have arrived
+                break
             # Where the function is not concave along the step, a long one.
             trusted = np.divide(length, curvature, where=curvature > 0, out=4 * step)
             step = np.clip(trusted, 0.05 / self._game.scale, 50 / self._game.scale)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F  # noqa: N812
@@ -10,15 +10,13 @@ from torch import Tensor, nn
 
 from fedsys.communication import Sync
 from fedsys.compat import torchmetrics
-from fedsys.data import IID, DatasetSource, Digits, Partition
-from fedsys.models import MLP, ModelSource
-from fedsys.problems.network import ClientData, MinimisationNetworkOracle
+from fedsys.problems.network import MinimisationNetworkOracle
+from fedsys.problems.network_problem import NetworkProblem
 from fedsys.problems.oracle import Site
-from fedsys.problems.seeded import seeded_build
 
 
 @dataclass(frozen=True)
-class Classification:
+class Classification(NetworkProblem):
     """min over w of the cross-entropy of a network.
 
     Args:
@@ -28,23 +26,24 @@ class Classification:
         batch_size: samples per draw, or None for all.
     """
 
-    dataset: DatasetSource = field(default_factory=Digits)
-    partition: Partition = field(default_factory=IID)
-    model: ModelSource = field(default_factory=MLP)
-    batch_size: int | None = 32
-
     kinds: ClassVar[tuple[str, ...]] = ("minimisation", "variational")
 
     def oracle(self, site: Site) -> ClassificationOracle:
         """The oracle of the clients hosted at a site."""
         data = self.dataset.load()
-        net = seeded_build(lambda: self.model.build(data.input_shape, data.classes), site.seed)
-        clients = ClientData.of(data, self.partition, self.batch_size, site)
-        return ClassificationOracle(site, _cross_entropy, (net,), clients)
+        net = self.network(data, data.classes, site)
+        return ClassificationOracle(site, cross_entropy, (net,), self.client_data(data, site))
 
 
-def _cross_entropy(x: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+def cross_entropy(x: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """The mean over a batch."""
     return F.cross_entropy(x(inputs), labels)
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    """The share of samples whose class has the largest output."""
+    classes = logits.shape[1]
+    return float(torchmetrics().multiclass_accuracy(logits, labels, classes, average="micro"))
 
 
 class ClassificationOracle(MinimisationNetworkOracle):
@@ -55,7 +54,5 @@ class ClassificationOracle(MinimisationNetworkOracle):
         logits = self.test_outputs(z, sync, self._players[0].module)
         metrics = super().evaluate(z, sync)
         if self.site.placement.rank == 0:
-            labels, classes = self.data.test_labels, logits.shape[1]
-            accuracy = torchmetrics().multiclass_accuracy(logits, labels, classes, average="micro")
-            metrics["test_accuracy"] = float(accuracy)
+            metrics["test_accuracy"] = accuracy(logits, self.data.test_labels)
         return metrics

@@ -10,11 +10,11 @@ from torch import Tensor
 from fedsys.communication import Sync
 from fedsys.problems.constants import Constants
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
-from fedsys.problems.terms import NONE, Term
+from fedsys.problems.terms import NONE, Term, TwoPlayers
 from fedsys.random import BlockedDraws
 
 
-class OperatorOracle(SteppingOracle):
+class OperatorOracle(TwoPlayers, SteppingOracle):
     """Serves variational and minimax algorithms from an operator; a subclass gives the operator.
 
     Args:
@@ -37,7 +37,6 @@ class OperatorOracle(SteppingOracle):
         self.z0 = site.rows(z0)
         self.x0, self.y0 = self.z0[:, :split], self.z0[:, split:]
         self._split, self._terms = split, terms
-        self._has_terms = terms != (NONE, NONE)
         self._scale: float = noise * z0.numel() ** -0.5
         self._noises = BlockedDraws(site.seed, "noise", site.hosted)
 
@@ -76,29 +75,6 @@ class OperatorOracle(SteppingOracle):
         """F = (gx, -gy)."""
         F = self.operator(torch.cat([x, y], dim=1), xi)
         return F[:, : self._split], -F[:, self._split :]
-
-    # Composite terms and constraints.
-
-    def prox_x(self, x: Tensor, step: float) -> Tensor:
-        """The proximal map of the min player's term."""
-        return self._terms[0].prox(x, step)
-
-    def prox_y(self, y: Tensor, step: float) -> Tensor:
-        """The proximal map of the max player's term."""
-        return self._terms[1].prox(y, step)
-
-    def prox(self, z: Tensor, step: float) -> Tensor:
-        """The proximal map of both terms."""
-        if not self._has_terms:
-            return z
-        x, y = z[:, : self._split], z[:, self._split :]
-        return torch.cat([self.prox_x(x, step), self.prox_y(y, step)], dim=1)
-
-    def mirror(self, z: Tensor, weight: float) -> Tensor:
-        """From the dual to the primal space, with both terms weighted."""
-        x, y = z[:, : self._split], z[:, self._split :]
-        first, second = self._terms
-        return torch.cat([first.mirror(x, weight), second.mirror(y, weight)], dim=1)
 
     # What is known of the problem.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from fedsys.data import Batch, Batches, Dataset, Partition
 from fedsys.data.partition import refuse_empty_clients
 from fedsys.models import FlatModule
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
+from fedsys.problems.terms import NONE, Term, TwoPlayers
 
 Loss = Callable[..., Tensor]
 """loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules."""
@@ -22,11 +24,19 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class ClientData:
-    """The training batches of the hosted clients, and the test part that everyone may look at."""
+    """The training batches of the hosted clients, and what everyone may look at.
+
+    Attributes:
+        batches: of the hosted clients.
+        test_inputs: of the test part.
+        test_labels: of the test part.
+        counts: how many training samples of each class every client has, [M, classes].
+    """
 
     batches: Batches
     test_inputs: Tensor
     test_labels: Tensor
+    counts: Tensor
 
     @classmethod
     def of(
@@ -47,7 +57,8 @@ class ClientData:
             site.seed,
         )
         test = data.test_inputs.to(dtype=site.dtype, device=site.device)
-        return cls(batches, test, data.test_labels.to(site.device))
+        counts = np.stack([np.bincount(labels[part], minlength=data.classes) for part in parts])
+        return cls(batches, test, data.test_labels.to(site.device), torch.from_numpy(counts))
 
 
 class NetworkOracle(SteppingOracle):
@@ -55,16 +66,21 @@ class NetworkOracle(SteppingOracle):
 
     Args:
         site: where the oracle lives.
-        loss: of the players and a batch.
+        loss: of the players and a batch; or one for each hosted client.
         players: the min player, and the max player if there is one.
         data: of the hosted clients.
     """
 
     def __init__(
-        self, site: Site, loss: Loss, players: Iterable[nn.Module], data: ClientData
+        self,
+        site: Site,
+        loss: Loss | Sequence[Loss],
+        players: Iterable[nn.Module],
+        data: ClientData,
     ) -> None:
         super().__init__(site)
-        self._loss, self.data = loss, data
+        self._losses = loss if isinstance(loss, Sequence) else [loss] * len(site.hosted)
+        self.data = data
         self._players = [FlatModule(module, site.dtype, site.device) for module in players]
         self._parameters = [p for player in self._players for p in player.parameters]
         self._dims = [player.vector.numel() for player in self._players]
@@ -153,7 +169,7 @@ class NetworkOracle(SteppingOracle):
     def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         self._load(client, rows)
         modules = (player.module for player in self._players)
-        return self._loss(*modules, batch.inputs[client], batch.labels[client])
+        return self._losses[client](*modules, batch.inputs[client], batch.labels[client])
 
     def _load(self, client: int, rows: tuple[Tensor, ...]) -> None:
         for player, row in zip(self._players, rows, strict=True):
@@ -170,11 +186,12 @@ class NetworkOracle(SteppingOracle):
         return self.site.rows(buffers).clone() if buffers.numel() else None
 
 
-class MinimaxNetworkOracle(NetworkOracle):
-    """Two players."""
+class MinimaxNetworkOracle(TwoPlayers, NetworkOracle):
+    """Two players, each with a term or constraint if `terms` has one."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: Any, terms: tuple[Term, Term] = (NONE, NONE)) -> None:
         super().__init__(*args)
+        self._terms, self._split = terms, self._dims[0]
         self.x0, self.y0 = self.z0.split_with_sizes(self._dims, dim=1)
 
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:

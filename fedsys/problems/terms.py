@@ -126,3 +126,38 @@ class Simplex(Term):
 
 
 NONE = Term()
+
+
+class TwoPlayers:
+    """The maps of an oracle whose players x and y have a term each; mix in before the oracle."""
+
+    _terms: tuple[Term, Term] = (NONE, NONE)
+    _split: int
+    """How many of the variables belong to x."""
+
+    def prox_x(self, x: Tensor, step: float) -> Tensor:
+        """The proximal map of the min player's term."""
+        return self._terms[0].prox(x, step)
+
+    def prox_y(self, y: Tensor, step: float) -> Tensor:
+        """The proximal map of the max player's term."""
+        return self._terms[1].prox(y, step)
+
+    def prox(self, z: Tensor, step: float) -> Tensor:
+        """The proximal map of both terms."""
+        if not self._has_terms:
+            return z
+        x, y = z[:, : self._split], z[:, self._split :]
+        return torch.cat([self.prox_x(x, step), self.prox_y(y, step)], dim=1)
+
+    def mirror(self, z: Tensor, weight: float) -> Tensor:
+        """From the dual to the primal space, with both terms weighted."""
+        if not self._has_terms:
+            return z
+        x, y = z[:, : self._split], z[:, self._split :]
+        first, second = self._terms
+        return torch.cat([first.mirror(x, weight), second.mirror(y, weight)], dim=1)
+
+    @property
+    def _has_terms(self) -> bool:
+        return self._terms != (NONE, NONE)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 Record = dict[str, float]
 
-HEADLINES = ("test_auc", "test_accuracy", "relative_error", "gap", "operator_norm", "train_loss")
+HEADLINES = (
+    "test_auc", "test_accuracy", "test_accuracy_perturbed", "relative_error", "gap",
+    "operator_norm", "train_loss",
+)  # fmt: skip
 _SECONDS_BETWEEN_LINES = 2.0
 _BOOKKEEPING = {
     "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",

@@ -1,0 +1,44 @@
+"""What every problem of a network on data is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from fedsys.data import IID, Dataset, DatasetSource, Digits, Partition
+from fedsys.errors import require
+from fedsys.models import MLP, ModelSource
+from fedsys.problems.network import ClientData
+from fedsys.problems.oracle import Site
+from fedsys.problems.seeded import seeded_build
+
+
+@dataclass(frozen=True)
+class NetworkProblem:
+    """A network, and samples that are dealt to clients.
+
+    Args:
+        dataset: where the samples come from.
+        partition: which client gets which.
+        model: the network.
+        batch_size: samples per draw, or None for all.
+    """
+
+    dataset: DatasetSource = field(default_factory=Digits)
+    partition: Partition = field(default_factory=IID)
+    model: ModelSource = field(default_factory=MLP)
+    batch_size: int | None = 32
+
+    def __post_init__(self) -> None:
+        size = self.batch_size
+        valid = size is None or size >= 1
+        require(valid, type(self).__name__, "batch_size", size, "at least 1, or null for all")
+
+    def network(self, data: Dataset, outputs: int, site: Site) -> nn.Module:
+        """The model for this data, with the initial weights of the site's seed."""
+        return seeded_build(lambda: self.model.build(data.input_shape, outputs), site.seed)
+
+    def client_data(self, data: Dataset, site: Site) -> ClientData:
+        """What the clients hosted at a site get of the data."""
+        return ClientData.of(data, self.partition, self.batch_size, site)
