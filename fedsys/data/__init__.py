@@ -1,9 +1,9 @@
 """Data sets, their partition over clients, and the batches that clients draw."""
 
 from fedsys.data.batches import Batch, Batches
-from fedsys.data.dataset import Dataset, DatasetSource, Imbalance
+from fedsys.data.dataset import Dataset, DatasetSource, Imbalance, Scaling
 from fedsys.data.embedded import Digits
-from fedsys.data.partition import IID, Partition
+from fedsys.data.partition import IID, Deal, Dirichlet, Disjoint, Group, Partition, PowerLaw
 
 __all__ = [
     "IID",
@@ -11,7 +11,13 @@ __all__ = [
     "Batches",
     "Dataset",
     "DatasetSource",
+    "Deal",
     "Digits",
+    "Dirichlet",
+    "Disjoint",
+    "Group",
     "Imbalance",
     "Partition",
+    "PowerLaw",
+    "Scaling",
 ]
