@@ -105,8 +105,9 @@ class DownloadableSource(Source):
         try:
             self.download_to(folder)
         except (OSError, RuntimeError, EOFError, HTTPException) as error:
+            reason = " ".join(str(error).split())
             raise InputError(
-                f"{self.name}: the download failed ({error}); nothing was kept: try again, or put "
+                f"{self.name}: the download failed ({reason}); nothing was kept: try again, or put "
                 f"the files into {self.top} of dataset.root"
             ) from error
         return folder / self.top

@@ -36,9 +36,11 @@ def make_folder(target: Path, fill: Callable[[Path], Path]) -> None:
         target: the folder to make.
         fill: puts files into the folder it is given, and returns the one (inside) to be renamed.
     """
+    if _is_there(target):
+        return
     try:
         with _one_at_a_time(target):
-            if target.is_dir() and any(target.iterdir()):
+            if _is_there(target):
                 return
             for stale in target.parent.glob(f".{target.name}.partial-*"):
                 shutil.rmtree(stale)
@@ -50,6 +52,10 @@ def make_folder(target: Path, fill: Callable[[Path], Path]) -> None:
                 shutil.rmtree(partial, ignore_errors=True)
     except PermissionError as error:
         raise InputError(f"cannot write to {target.parent}: {error.strerror}") from error
+
+
+def _is_there(target: Path) -> bool:
+    return target.is_dir() and any(target.iterdir())
 
 
 @contextmanager

@@ -203,12 +203,14 @@ class STL10(TorchvisionSource):
 
     def open(self, root: Path, train: bool) -> Any:
         """Without the checksum of the unlabelled images."""
-        lists = {"train_list": [["train_X.bin", None]], "test_list": [["test_X.bin", None]]}
+        lists = {
+            f"{part}_list": [[f"{part}_{what}.bin", None] for what in ("X", "y")]
+            for part in ("train", "test")
+        }
         kind = type(self.kind, (self.torchvision_class(),), lists)
         return kind(str(root), split="train" if train else "test")
 
     def tensors(self, data: Any) -> tuple[Tensor, Tensor]:
         """As torchvision has them."""
-        return torch.from_numpy(np.ascontiguousarray(data.data)), torch.from_numpy(
-            data.labels
-        ).long()
+        images = torch.from_numpy(np.ascontiguousarray(data.data))
+        return images, torch.from_numpy(data.labels).long()
