@@ -10,6 +10,7 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -180,6 +181,22 @@ def test_stl10_is_read_without_its_unlabelled_images(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.train_inputs.numpy(), expected)
 
 
+def test_an_archive_is_unpacked_into_the_cache(tmp_path: Path) -> None:
+    write_cifar100(tmp_path / "unpacked")
+    archive = tmp_path / "root" / "cifar-100-python.tar.gz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "unpacked" / "cifar-100-python", "cifar-100-python")
+    data = CIFAR100(root=str(archive.parent)).load()
+    assert torch.equal(
+        data.train_inputs, CIFAR100(root=str(tmp_path / "unpacked")).load().train_inputs
+    )
+    assert [path.name for path in archive.parent.iterdir()] == [archive.name]
+    archive.write_bytes(archive.read_bytes()[:1000])
+    with pytest.raises(InputError, match=r"cifar-100-python\.tar\.gz is damaged"):
+        CIFAR100(root=str(archive.parent)).load()
+
+
 def brightness(inputs: torch.Tensor) -> list[int]:
     return [round(float(image.float().mean()), -1) for image in inputs]  # type: ignore[misc]
 
@@ -329,6 +346,16 @@ def test_a_damaged_archive_is_named_and_leaves_nothing_in_the_cache(
     assert len(MNIST(root=str(tmp_path)).load().test_labels) == 100
 
 
+def test_a_cache_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mnist(tmp_path / "MNIST" / "raw", seed=0)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FEDSYS_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(InputError, match=r"cannot make .*file/cache/MNIST-.* let FEDSYS_CACHE"):
+        MNIST(root=str(tmp_path)).load()
+
+
 @pytest.mark.parametrize("name", ["limit", "limit_test"])
 def test_a_limit_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"digits: {name} must be at least 1 or null, got 0"):
@@ -362,7 +389,7 @@ class Server:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler))
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -415,6 +442,18 @@ def test_a_file_that_is_not_the_published_one_is_refused(server: Server, tmp_pat
     with pytest.raises(InputError, match="the download failed"):
         MNIST(root=str(tmp_path / "root"), download=True).load()
     assert [path for path in (tmp_path / "root").iterdir() if path.is_dir()] == []
+
+
+def test_a_folder_that_somebody_left_incomplete_is_named_and_not_touched(
+    server: Server, tmp_path: Path
+) -> None:
+    raw = tmp_path / "root" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "train-images-idx3-ubyte.gz").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"remove .*root/MNIST, which is incomplete"):
+        MNIST(root=str(tmp_path / "root"), download=True).load()
+    assert (raw / "train-images-idx3-ubyte.gz").read_bytes() == b"half"
+    assert server.requests == []
 
 
 def fill_and_die(target: Path) -> None:

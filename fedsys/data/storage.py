@@ -7,7 +7,9 @@ import gzip
 import hashlib
 import os
 import shutil
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,8 +52,11 @@ def make_folder(target: Path, fill: Callable[[Path], Path]) -> None:
                 fill(partial).rename(target)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
-    except PermissionError as error:
-        raise InputError(f"cannot write to {target.parent}: {error.strerror}") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot make {target}: {error.strerror or error}; let FEDSYS_CACHE (or dataset.root, "
+            "for a download) be a folder that can be written to"
+        ) from error
 
 
 def _is_there(target: Path) -> bool:
@@ -95,6 +100,22 @@ def unpacked(root: Path, names: Sequence[str]) -> Path | None:
     return target
 
 
+def extracted(archive: Path) -> Path:
+    """A folder of the cache with the content of a .tar.gz."""
+
+    def fill(folder: Path) -> Path:
+        try:
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
+        except (tarfile.TarError, EOFError, zlib.error) as error:
+            raise InputError(f"{archive} is damaged: {error}") from error
+        return folder
+
+    target = cache_folder() / f"{archive.name.removesuffix('.tar.gz')}-{fingerprint([archive])}"
+    make_folder(target, fill)
+    return target
+
+
 def _unpack(source: Path, target: Path) -> None:
     if source.suffix != ".gz":
         shutil.copyfile(source, target)
@@ -102,7 +123,7 @@ def _unpack(source: Path, target: Path) -> None:
     try:
         with gzip.open(source) as packed, target.open("wb") as plain:
             shutil.copyfileobj(packed, plain)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{source} is damaged: {error}") from error
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsys.compat import torchvision
 from fedsys.data.dataset import Dataset, Imbalance, Scaling
 from fedsys.data.source import DownloadableSource
-from fedsys.data.storage import find, unpacked
+from fedsys.data.storage import extracted, find, unpacked
 from fedsys.errors import InputError, require
 
 
@@ -27,6 +27,8 @@ class TorchvisionSource(DownloadableSource):
 
     kind: ClassVar[str]
     """torchvision's name for it."""
+    archive: ClassVar[str | None] = None
+    """The file it is published as, if that is one."""
     classes: ClassVar[int] = 10
     scaling: ClassVar[Scaling]
 
@@ -46,7 +48,11 @@ class TorchvisionSource(DownloadableSource):
 
     def present(self, root: Path) -> Path | None:
         """`root`, or a folder of the cache."""
-        return unpacked(root, self.files(root))
+        found = unpacked(root, self.files(root))
+        if found is None and self.archive and (root / self.archive).is_file():
+            inside = extracted(root / self.archive)
+            found = unpacked(inside, self.files(inside))
+        return found
 
     def download_to(self, folder: Path) -> None:
         """Let torchvision download both parts, with their md5 sums."""
@@ -107,6 +113,7 @@ class CIFAR10(TorchvisionSource):
     name: ClassVar[str] = "cifar10"
     kind: ClassVar[str] = "CIFAR10"
     top: ClassVar[str] = "cifar-10-batches-py"
+    archive: ClassVar[str | None] = "cifar-10-python.tar.gz"
     meta: ClassVar[str] = "batches.meta"
     train: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{number}" for number in range(1, 6))
     test: ClassVar[str] = "test_batch"
@@ -159,6 +166,7 @@ class CIFAR100(CIFAR10):
     name: ClassVar[str] = "cifar100"
     kind: ClassVar[str] = "CIFAR100"
     top: ClassVar[str] = "cifar-100-python"
+    archive: ClassVar[str | None] = "cifar-100-python.tar.gz"
     meta: ClassVar[str] = "meta"
     train: ClassVar[tuple[str, ...]] = ("train",)
     test: ClassVar[str] = "test"
@@ -194,6 +202,7 @@ class STL10(TorchvisionSource):
     name: ClassVar[str] = "stl10"
     kind: ClassVar[str] = "STL10"
     top: ClassVar[str] = "stl10_binary"
+    archive: ClassVar[str | None] = "stl10_binary.tar.gz"
     scaling: ClassVar[Scaling] = Scaling((0.4467, 0.4398, 0.4066), (0.2603, 0.2566, 0.2713))
 
     def files(self, root: Path) -> list[str]:
