@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from data_files import write_cifar10
 from processes import Done, command, commands_at_once
 from safetensors.torch import load_file
 
@@ -252,3 +254,23 @@ def test_help_lists_the_groups(fedsys: Command) -> None:
     assert "federated optimisation" in done.stdout
     line = next(line for line in done.stdout.splitlines() if line.startswith("algorithm: "))
     assert {"fedavg", "local_sgda", "proxskip"} <= set(line.split(": ")[1].split(", "))
+
+
+def test_a_run_on_data_keeps_who_got_what_and_says_what_is_missing_of_it(
+    fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSYS_CACHE", str(tmp_path / "cache"))
+    write_cifar10(tmp_path / "data")
+    overrides = ("dataset=cifar10", "dataset.root=data", "partition=disjoint", "model=logistic")
+    done = fedsys(*overrides, "clients=5", "rounds=1", "run.name=one")
+    assert done.returncode == 0, done.stderr
+    assert "\ncifar10: 1 of 5 training batches are there\n" in done.stdout
+    run = tmp_path / "runs" / "one"
+    with np.load(run / "partition.npz") as kept:
+        client, classes = kept["client"], kept["classes"]
+    # 200 negatives, and 22 positives to make a tenth.
+    assert len(client) == len(classes) == 222
+    owners = [set(client[classes == number].tolist()) for number in range(10)]
+    assert all(len(clients) == 1 for clients in owners)
+    assert set.union(*owners) == set(range(5))
+    assert (run / "partition.png").read_bytes().startswith(b"\x89PNG")

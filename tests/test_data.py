@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,24 @@ from cases import Clouds
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedsys
+from fedsys.algorithms import FedAvg
 from fedsys.communication import Placement
-from fedsys.data import IID, Dataset, Digits, Imbalance
-from fedsys.data.partition import refuse_empty_clients
+from fedsys.data import (
+    IID,
+    Dataset,
+    Deal,
+    Digits,
+    Dirichlet,
+    Disjoint,
+    Group,
+    Imbalance,
+    Partition,
+    PowerLaw,
+    Scaling,
+    batches,
+)
+from fedsys.data.partition import deal, refuse_empty_clients
 from fedsys.errors import InputError
 from fedsys.problems import Classification, Site
 from fedsys.problems.network import ClientData
@@ -139,11 +155,193 @@ def test_a_ratio_outside_its_range_is_refused(ratio: float) -> None:
 
 
 def test_an_unknown_half_is_refused() -> None:
-    with pytest.raises(InputError, match="positive must be first_half or second_half, got 'odd'"):
+    message = "positive must be first_half, second_half or a list of classes, got 'odd'"
+    with pytest.raises(InputError, match=message):
         Imbalance(0.1, positive="odd")
 
 
+def test_positive_and_negative_classes_can_be_named_and_others_are_left_out() -> None:
+    task = Imbalance(None, positive=[3], negative=[0, 1])(CLOUDS, seed=0)
+    assert task.train_labels.bincount().tolist() == [120, 60]
+    assert task.original_classes.bincount().tolist() == [60, 60, 0, 60]
+    assert task.test_labels.bincount().tolist() == [30, 15]
+    assert torch.equal(task.original_classes == 3, task.train_labels == 1)
+
+
+def test_classes_that_are_not_there_or_on_both_sides_are_refused() -> None:
+    with pytest.raises(InputError, match=r"positive must be some of the classes 0 to 3, got \[4\]"):
+        Imbalance(None, positive=[4])(CLOUDS, seed=0)
+    with pytest.raises(
+        InputError, match=r"negative must be apart from positive=\[1\], got \[0, 1\]"
+    ):
+        Imbalance(None, positive=[1], negative=[0, 1])(CLOUDS, seed=0)
+
+
+# Images in bytes.
+
+
+def test_bytes_stay_bytes_until_they_are_in_a_batch_which_is_scaled_by_channel() -> None:
+    pixels = torch.arange(12 * 2 * 2 * 2, dtype=torch.uint8).view(12, 2, 2, 2)
+    labels = torch.arange(12) % 2
+    scaling = Scaling(mean=(0.5, 0.25), std=(0.5, 2.0))
+    data = Dataset(pixels, labels, pixels[:3], labels[:3], classes=2, scaling=scaling)
+    clients = ClientData.of(data, IID(), 4, Site(Placement(2), dtype=torch.float64))
+    batch = clients.batches.at(0, 0)
+    assert clients.test_inputs.dtype == torch.uint8
+    expected = pixels.double() / 255
+    expected[:, 0] = (expected[:, 0] - 0.5) / 0.5
+    expected[:, 1] = (expected[:, 1] - 0.25) / 2.0
+    by_first = {round(float(image[0, 0, 0]), 9): image for image in expected}
+    for found in (*batch.inputs, *clients.batches.whole.inputs, *clients.test_pieces(labels[:3])):
+        assert found.dtype == torch.float64
+        for image in found:
+            torch.testing.assert_close(image, by_first[round(float(image[0, 0, 0]), 9)])
+
+
+def test_what_is_evaluated_in_pieces_is_what_is_evaluated_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def metrics() -> dict[str, float]:
+        problem = Classification(Clouds())
+        result = fedsys.run(problem, FedAvg(lr=0.1), rounds=1, clients=2, dtype="float64")
+        return {name: result.records[-1][name] for name in ("train_loss", "test_accuracy")}
+
+    whole = metrics()
+    monkeypatch.setattr(batches, "_PIECE", 5 * 7)  # 7 of 120 samples at a time
+    assert metrics() == pytest.approx(whole, rel=1e-12)
+
+
 # Partition.
+
+PARTITIONS = [IID(), Dirichlet(0.1), Dirichlet(100.0), PowerLaw(2.0), Disjoint()]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(PARTITIONS),
+    st.lists(st.integers(0, 6), min_size=1, max_size=120),
+    st.integers(1, 12),
+    st.integers(0, 1000),
+)
+def test_every_partition_is_a_disjoint_cover_pure_and_without_empty_clients(
+    partition: Partition, drawn: list[int], clients: int, seed: int
+) -> None:
+    labels = np.array(drawn)
+    parts = partition.split(labels, clients, seed)
+    assert len(parts) == clients
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+    for part, again in zip(parts, partition.split(labels.copy(), clients, seed), strict=True):
+        np.testing.assert_array_equal(part, again)
+    enough = len(labels) if not isinstance(partition, Disjoint) else len(set(drawn))
+    if clients <= enough:
+        assert all(len(part) > 0 for part in parts)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.floats(0.1, 10), min_size=1, max_size=6),
+    st.lists(st.integers(0, 3), min_size=6, max_size=90),
+    st.integers(0, 1000),
+)
+def test_groups_are_cut_by_their_shares_whoever_gets_them(
+    shares: list[float], drawn: list[int], seed: int
+) -> None:
+    labels, clients = np.array(drawn), len(shares)
+    parts = Group(shares).split(labels, clients, seed)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
+    assert all(len(part) > 0 for part in parts)
+    for group in set(drawn):
+        sizes = sorted(int((labels[part] == group).sum()) for part in parts)
+        ideal = sorted(share / sum(shares) * drawn.count(group) for share in shares)
+        # A cut is off by less than one at each end; feeding the empty moves at most one each.
+        np.testing.assert_allclose(sizes, ideal, atol=1 + clients)
+
+
+def test_every_group_of_ten_is_two_two_and_six() -> None:
+    labels = np.repeat(np.arange(5), 10)
+    parts = Group([2, 2, 6]).split(labels, 3, seed=1)
+    shares = np.stack([np.bincount(labels[part], minlength=5) for part in parts])
+    assert [sorted(column) for column in shares.T.tolist()] == [[2, 2, 6]] * 5
+    assert len({int(column.argmax()) for column in shares.T}) > 1, "each in an order of its own"
+
+
+def test_shares_for_another_number_of_clients_are_refused() -> None:
+    message = r"shares must be one number for each of the 4 clients, got \[2, 2, 6\]"
+    with pytest.raises(InputError, match=message):
+        Group().split(np.zeros(9), 4, seed=0)
+
+
+def test_groups_go_by_the_data_sets_attribute_where_it_has_one() -> None:
+    groups = torch.arange(240) // 120
+    grouped = deal(replace(CLOUDS, train_groups=groups), Group([1, 3]), 2, seed=0)
+    for part in grouped.parts:
+        assert sorted(np.bincount(groups[part]).tolist()) in ([30, 30], [30, 90], [90, 90])
+    by_class = deal(CLOUDS, Group([1, 3]), 2, seed=0)
+    assert {int(n) for part in by_class.parts for n in np.bincount(CLOUDS.train_labels[part])} == {
+        15, 45,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("clients", [2, 5, 10, 25])
+def test_no_class_is_on_two_clients_unless_there_are_more_clients_than_classes(
+    clients: int,
+) -> None:
+    labels = np.arange(500) % 10
+    held = [set(labels[part].tolist()) for part in Disjoint().split(labels, clients, seed=3)]
+    assert set.union(*held) == set(range(10))
+    if clients <= 10:
+        assert sum(map(len, held)) == 10
+    else:
+        assert [len(classes) for classes in held] == [1] * clients
+    if clients <= 5:
+        assert all(min(classes) < 5 <= max(classes) for classes in held), "both sides of the task"
+
+
+def test_a_binary_task_is_dealt_by_its_original_classes() -> None:
+    task = Imbalance(0.1)(Digits().load(), seed=0)
+    dealt = deal(task, Disjoint(), 5, seed=0)
+    names, counts = dealt.counts()
+    assert names.tolist() == list(range(10))
+    assert ((counts > 0).sum(0) == 1).all()
+    for part in dealt.parts:
+        assert set(task.train_labels[part].tolist()) == {0, 1}
+
+
+def test_a_small_alpha_gives_a_client_fewer_classes_than_a_large_one() -> None:
+    labels = np.arange(1000) % 10
+
+    def largest_share(alpha: float) -> float:
+        parts = Dirichlet(alpha).split(labels, 5, seed=0)
+        return float(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
+
+    assert largest_share(0.05) > 0.4 > 0.13 > largest_share(1000.0)
+
+
+def test_sizes_by_a_power_law_are_those_of_a_hand() -> None:
+    # 1 : 1/2 : 1/3 is 6 : 3 : 2.
+    parts = PowerLaw(1.0).split(np.zeros(110), 3, seed=0)
+    assert [len(part) for part in parts] == [60, 30, 20]
+
+
+def test_owners_and_counts_say_who_has_what() -> None:
+    dealt = Deal([np.array([0, 3]), np.array([1])], np.array([7, 7, 8, 8]))
+    assert dealt.owners().tolist() == [0, 1, -1, 0]
+    names, counts = dealt.counts()
+    assert names.tolist() == [7, 8]
+    assert counts.tolist() == [[1, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Dirichlet(0.0), "alpha must be positive, got 0.0"),
+        (lambda: PowerLaw(-1.0), "exponent must be at least 0, got -1.0"),
+        (lambda: Group([1, 0]), r"shares must be a list of positive numbers, got \[1, 0\]"),
+    ],
+)
+def test_what_a_partition_cannot_be_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
 
 
 @settings(deadline=None)

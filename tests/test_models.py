@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,7 +13,17 @@ from torch import Tensor, nn
 from fedsys.algorithms import FedAvg
 from fedsys.communication import LocalTransport, Placement
 from fedsys.errors import InputError
-from fedsys.models import MLP, CifarResNet, FlatModule
+from fedsys.models import (
+    CNN7,
+    MLP,
+    CifarResNet,
+    CNNTable3,
+    DenseNet121,
+    FlatModule,
+    LeNet5,
+    ModelSource,
+    ResNet50,
+)
 from fedsys.problems import Classification, Site
 from fedsys.problems.classification import ClassificationOracle
 
@@ -76,6 +88,66 @@ def test_mlp_has_the_layers_it_was_asked_for() -> None:
     assert MLP([5]).build((2, 4), 3)(torch.zeros(7, 2, 4)).shape == (7, 3)
 
 
+def test_lenet5_has_61706_parameters_on_mnist() -> None:
+    # 6*(25+1) + 16*(6*25+1) + 120*(16*25+1) + 84*(120+1) + 10*(84+1), as for the padded original.
+    assert 156 + 2416 + 48_120 + 10_164 + 850 == 61_706
+    assert count(LeNet5().build((1, 28, 28), 10)) == 61_706
+    assert count(LeNet5().build((3, 32, 32), 10)) == 61_706 + 2 * 6 * 25
+
+
+def test_the_cnn_of_seven_layers_has_seven_with_weights() -> None:
+    net = CNN7().build((3, 32, 32), 1)
+    layers = [m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert [m.weight.shape[0] for m in layers] == [32, 32, 64, 64, 128, 128, 1]
+
+
+def test_the_cnn_of_table_3_has_its_rows() -> None:
+    net = CNNTable3().build((1, 28, 28), 1)
+    rows = [type(m).__name__ for m in net]
+    one = ["Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"]
+    assert rows == [*one, *one, "Flatten", "Linear", "Linear", "Linear"]
+    assert [m.weight.shape[0] for m in net if isinstance(m, nn.Conv2d | nn.Linear)] == [
+        32, 64, 600, 120, 1,
+    ]  # fmt: skip
+
+
+def test_large_networks_are_torchvisions_where_the_image_is_imagenets() -> None:
+    # The numbers of parameters that torchvision publishes with its weights.
+    with torch.device("meta"):
+        assert count(ResNet50().build((3, 224, 224), 1000)) == 25_557_032
+        assert count(DenseNet121().build((3, 224, 224), 1000)) == 7_978_856
+
+
+@pytest.mark.parametrize(
+    ("model", "stem"), [(ResNet50(), "conv1"), (DenseNet121(), "features.conv0")]
+)
+def test_a_small_image_keeps_its_resolution_in_a_large_network(
+    model: ModelSource, stem: str
+) -> None:
+    for shape, after in (((1, 28, 28), 28), ((3, 64, 64), 64), ((1, 96, 96), 24)):
+        with torch.device("meta"):  # shapes are all that is asked for
+            net = model.build(shape, 1)
+        widths = []
+        first = net.get_submodule("layer1" if stem == "conv1" else "features.denseblock1")
+        first.register_forward_pre_hook(lambda _, inputs, w=widths: w.append(inputs[0].shape[-1]))
+        assert net.get_submodule(stem).in_channels == shape[0]
+        with torch.no_grad():
+            assert net(torch.zeros(2, *shape, device="meta")).shape == (2, 1)
+        assert widths == [after]
+
+
+@pytest.mark.parametrize("model", [CNN7, CNNTable3, ResNet50, DenseNet121])
+def test_group_norm_replaces_every_batch_norm_and_changes_no_size(
+    model: Callable[[str], ModelSource],
+) -> None:
+    with torch.device("meta"):
+        batch, group = (model(norm).build((3, 32, 32), 1) for norm in ("batch", "group"))
+    assert count(group) == count(batch)
+    assert list(batch.buffers())
+    assert not list(group.buffers())
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in group.modules())
+
+
 @pytest.mark.parametrize("depth", [2, 18, 21])
 def test_a_depth_that_is_not_6n_plus_2_is_refused(depth: int) -> None:
     with pytest.raises(InputError, match=f"depth must be 6n .*, got {depth}"):
@@ -89,6 +161,10 @@ def test_what_a_model_cannot_be_is_refused_by_name_and_value() -> None:
         MLP([3, 0])
     with pytest.raises(InputError, match=r"input must be an image .*, got \[64\]"):
         CifarResNet(20).build((64,), 10)
+    with pytest.raises(InputError, match=r"at least 12x12 pixels, got \[1, 8, 8\]"):
+        LeNet5().build((1, 8, 8), 10)
+    with pytest.raises(InputError, match="densenet121: norm must be batch or group, got 'layer'"):
+        DenseNet121("layer")
 
 
 # Flat vectors.

@@ -88,10 +88,20 @@ def test_local_sgda_ends_where_the_readme_says() -> None:
     assert records[-1]["relative_error"] == pytest.approx(theirs, rel=0.01)
 
 
-@pytest.mark.parametrize("group", ["algorithm", "problem", "communicator"])
-def test_the_readme_names_every_option_of(group: str) -> None:
+@pytest.mark.parametrize(
+    ("group", "title"),
+    [
+        ("algorithm", "Algorithms"),
+        ("problem", "Problems"),
+        ("model", "Models"),
+        ("dataset", "Data sets"),
+        ("partition", "Partitions"),
+        ("communicator", "Communicators"),
+    ],
+)
+def test_the_readme_names_every_option_of(group: str, title: str) -> None:
     files = (config.folder() / group).glob("*.yaml")
-    text = section(f"{group.capitalize()}s")
+    text = section(title)
     assert [file.stem for file in files if f"`{file.stem}`" not in text] == []
 
 

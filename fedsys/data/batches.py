@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from fedsys.random import generator
+
+_PIECE = 2**20
+"""Input values that are evaluated at a time: what a network makes of them must fit in memory."""
 
 
 class Batch(NamedTuple):
@@ -33,6 +36,7 @@ class Batches:
         clients: the numbers of the hosted clients.
         batch_size: B, or None for all of a client's samples at every step.
         seed: of the permutations.
+        prepare: what makes numbers of inputs in bytes, batch by batch; None: they are numbers.
     """
 
     def __init__(
@@ -43,13 +47,29 @@ class Batches:
         clients: Sequence[int],
         batch_size: int | None,
         seed: int,
+        prepare: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._inputs, self._labels = inputs, labels
         self.sizes, self._clients = list(sizes), clients
         self._batch_size, self._seed = batch_size, seed
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._orders: dict[tuple[int, int], tuple[int, Tensor]] = {}
-        self.whole = Batch(inputs.split_with_sizes(self.sizes), labels.split_with_sizes(self.sizes))
+        self._prepare = prepare
+        self._parts = Batch(
+            inputs.split_with_sizes(self.sizes), labels.split_with_sizes(self.sizes)
+        )
+
+    @property
+    def whole(self) -> Batch:
+        """All samples of each client."""
+        return self._prepared(*self._parts)
+
+    def pieces(self, row: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All samples of the hosted client in this row, as many at a time as memory is sure of."""
+        size = piece_size(self._inputs)
+        parts = (values[row].split(size) for values in self._parts)
+        for inputs, labels in zip(*parts, strict=True):
+            yield inputs if self._prepare is None else self._prepare(inputs), labels
 
     def at(self, step: int, k: int) -> Batch:
         """The k-th batch of a step."""
@@ -57,10 +77,15 @@ class Batches:
             return self.whole
         rows = self._indices(step, k, self._batch_size)
         # Whole samples are copied: several times faster than indexing, which goes by elements.
-        return Batch(
+        return self._prepared(
             tuple(self._inputs.index_select(0, row) for row in rows),
             tuple(self._labels.index_select(0, row) for row in rows),
         )
+
+    def _prepared(self, inputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Batch:
+        if self._prepare is not None:
+            inputs = tuple(self._prepare(part) for part in inputs)
+        return Batch(inputs, labels)
 
     def _indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
         rows = []
@@ -83,3 +108,8 @@ class Batches:
             cached = (epoch, torch.from_numpy(order).to(self._inputs.device))
             self._orders[row, k] = cached
         return cached[1]
+
+
+def piece_size(inputs: Tensor) -> int:
+    """How many of these inputs are evaluated at a time."""
+    return max(1, _PIECE // max(1, inputs[:1].numel()))

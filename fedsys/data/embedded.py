@@ -5,42 +5,80 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from fedsys.data.dataset import Dataset
+from fedsys.data.source import Source
 from fedsys.errors import InputError, require
 from fedsys.random import generator
 
 
-@dataclass(frozen=True)
-class Digits:
-    """1,797 handwritten digits of 8x8 pixels, scaled to [0, 1], with a fixed stratified test part.
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedSource(Source):
+    """A table of scikit-learn, with a fixed stratified test part; `root` is not used.
 
     Args:
-        root: not used; the data is part of scikit-learn.
         test_share: the part of every class that is kept for testing.
     """
 
-    root: str | None = None
     test_share: float = 0.25
 
-    def __post_init__(self) -> None:
-        require(0 < self.test_share < 1, "digits", "test_share", self.test_share, "in (0, 1)")
+    file: ClassVar[str]
+    header: ClassVar[int] = 0
+    """Lines before the first row."""
 
-    def load(self) -> Dataset:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.test_share < 1, self.name, "test_share", self.test_share, "in (0, 1)")
+
+    def read(self) -> Dataset:
         """Read the file that scikit-learn installs."""
-        table = np.loadtxt(_installed_file("digits.csv.gz"), delimiter=",", dtype=np.float32)
-        inputs, labels = table[:, :-1] / 16.0, table[:, -1].astype(np.int64)
-        train, test = _stratified_split(labels, self.test_share)
+        path = _installed_file(self.file)
+        table = np.loadtxt(path, delimiter=",", dtype=np.float32, skiprows=self.header)
+        labels = table[:, -1].astype(np.int64)
+        train, test = stratified_split(labels, self.test_share)
+        inputs = self.scaled(table[:, :-1], train)
         return Dataset(
             train_inputs=torch.from_numpy(inputs[train]),
             train_labels=torch.from_numpy(labels[train]),
             test_inputs=torch.from_numpy(inputs[test]),
             test_labels=torch.from_numpy(labels[test]),
-            classes=10,
+            classes=int(labels.max()) + 1,
         )
+
+    def scaled(self, inputs: np.ndarray, train: np.ndarray) -> np.ndarray:
+        """All inputs, scaled by what the training part tells."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(EmbeddedSource):
+    """1,797 handwritten digits of 8x8 pixels, scaled to [0, 1]."""
+
+    name: ClassVar[str] = "digits"
+    file: ClassVar[str] = "digits.csv.gz"
+
+    def scaled(self, inputs: np.ndarray, train: np.ndarray) -> np.ndarray:
+        """From 0..16 to [0, 1]."""
+        return inputs / 16.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreastCancer(EmbeddedSource):
+    """569 tumours, 30 standardised features; benign (357) is class 1, malignant (212) class 0."""
+
+    name: ClassVar[str] = "breast_cancer"
+    file: ClassVar[str] = "breast_cancer.csv"
+    header: ClassVar[int] = 1
+
+    def scaled(self, inputs: np.ndarray, train: np.ndarray) -> np.ndarray:
+        """Each feature with mean 0 and variance 1 in the training part."""
+        known = inputs[train].astype(np.float64)
+        scaled: np.ndarray = ((inputs - known.mean(0)) / known.std(0)).astype(np.float32)
+        return scaled
 
 
 def _installed_file(name: str) -> Path:
@@ -54,7 +92,7 @@ def _installed_file(name: str) -> Path:
     raise InputError(f"scikit-learn's {name} is missing; reinstall scikit-learn")
 
 
-def _stratified_split(labels: np.ndarray, test_share: float) -> tuple[np.ndarray, np.ndarray]:
+def stratified_split(labels: np.ndarray, test_share: float) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the training and test part; the same for every run and seed."""
     order = generator(0, "test part").permutation(len(labels))
     test = np.concatenate(

@@ -4,9 +4,11 @@ from typing import Protocol
 
 from torch import nn
 
+from fedsys.models.cnn import CNN7, CNNTable3, LeNet5
 from fedsys.models.flat import FlatModule
 from fedsys.models.mlp import MLP
 from fedsys.models.resnet import CifarResNet
+from fedsys.models.vision import DenseNet121, ResNet50
 
 
 class ModelSource(Protocol):
@@ -16,4 +18,14 @@ class ModelSource(Protocol):
         """The network for inputs of this shape."""
 
 
-__all__ = ["MLP", "CifarResNet", "FlatModule", "ModelSource"]
+__all__ = [
+    "CNN7",
+    "MLP",
+    "CNNTable3",
+    "CifarResNet",
+    "DenseNet121",
+    "FlatModule",
+    "LeNet5",
+    "ModelSource",
+    "ResNet50",
+]

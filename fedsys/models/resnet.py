@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedsys.errors import require
+from fedsys.models.image import make_norm, require_image, require_norm
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,11 @@ class CifarResNet:
     def __post_init__(self) -> None:
         valid = self.depth >= 8 and (self.depth - 2) % 6 == 0
         require(valid, "resnet", "depth", self.depth, "6n + 2, such as 20, 32 or 56")
-        require(self.norm in ("batch", "group"), "resnet", "norm", self.norm, "batch or group")
+        require_norm("resnet", self.norm)
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """The network for images [channels, height, width]."""
-        valid = len(input_shape) == 3
-        require(valid, "resnet", "input", list(input_shape), "an image [channels, height, width]")
+        require_image("resnet", input_shape)
         blocks: list[nn.Module] = []
         fan_in = 16
         for stage, channels in enumerate((16, 32, 64)):
@@ -40,7 +40,7 @@ class CifarResNet:
                 fan_in = channels
         return nn.Sequential(
             _convolution(input_shape[0], 16, 1),
-            _norm(self.norm, 16),
+            make_norm(self.norm, 16),
             nn.ReLU(inplace=True),
             *blocks,
             nn.AdaptiveAvgPool2d(1),
@@ -54,8 +54,8 @@ class _Block(nn.Module):
 
     def __init__(self, fan_in: int, channels: int, stride: int, norm: str) -> None:
         super().__init__()
-        self.conv1, self.norm1 = _convolution(fan_in, channels, stride), _norm(norm, channels)
-        self.conv2, self.norm2 = _convolution(channels, channels, 1), _norm(norm, channels)
+        self.conv1, self.norm1 = _convolution(fan_in, channels, stride), make_norm(norm, channels)
+        self.conv2, self.norm2 = _convolution(channels, channels, 1), make_norm(norm, channels)
         self._stride, self._extra = stride, channels - fan_in
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,7 +71,3 @@ class _Block(nn.Module):
 
 def _convolution(fan_in: int, channels: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(fan_in, channels, 3, stride=stride, padding=1, bias=False)
-
-
-def _norm(kind: str, channels: int) -> nn.Module:
-    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(8, channels)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from fedsys.communication import Sync
 from fedsys.data import Batch, Batches, Dataset, Partition
-from fedsys.data.partition import refuse_empty_clients
+from fedsys.data.batches import piece_size
+from fedsys.data.partition import Deal, deal
 from fedsys.models import FlatModule
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
@@ -37,28 +38,46 @@ class ClientData:
     test_inputs: Tensor
     test_labels: Tensor
     counts: Tensor
+    deal: Deal | None = None
+    prepare: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
     def of(
         cls, data: Dataset, partition: Partition, batch_size: int | None, site: Site
     ) -> ClientData:
         """Give each hosted client its part."""
-        labels = data.train_labels.numpy()
-        parts = partition.split(labels, site.placement.clients, site.seed)
-        refuse_empty_clients(parts)
-        mine = [torch.from_numpy(parts[client]) for client in site.hosted]
+        dealt = deal(data, partition, site.placement.clients, site.seed)
+        mine = [torch.from_numpy(dealt.parts[client]) for client in site.hosted]
         index = torch.cat(mine)
+        in_bytes = data.train_inputs.dtype == torch.uint8
+        dtype = torch.uint8 if in_bytes else site.dtype
+        prepare = data.scaling.on(site.dtype, site.device) if in_bytes else None
         batches = Batches(
-            data.train_inputs[index].to(dtype=site.dtype, device=site.device),
+            data.train_inputs[index].to(dtype=dtype, device=site.device),
             data.train_labels[index].to(site.device),
             [len(part) for part in mine],
             site.hosted,
             batch_size,
             site.seed,
+            prepare,
         )
-        test = data.test_inputs.to(dtype=site.dtype, device=site.device)
-        counts = np.stack([np.bincount(labels[part], minlength=data.classes) for part in parts])
-        return cls(batches, test, data.test_labels.to(site.device), torch.from_numpy(counts))
+        test = data.test_inputs.to(dtype=dtype, device=site.device)
+        labels = data.train_labels.numpy()
+        counts = [np.bincount(labels[part], minlength=data.classes) for part in dealt.parts]
+        return cls(
+            batches,
+            test,
+            data.test_labels.to(site.device),
+            torch.from_numpy(np.stack(counts)),
+            dealt,
+            prepare,
+        )
+
+    def test_pieces(self, rows: Tensor) -> Iterator[Tensor]:
+        """The test inputs of these rows, as many at a time as memory is sure of."""
+        for piece in rows.split(piece_size(self.test_inputs)):
+            inputs = self.test_inputs[piece]
+            yield inputs if self.prepare is None else self.prepare(inputs)
 
 
 class NetworkOracle(SteppingOracle):
@@ -80,7 +99,7 @@ class NetworkOracle(SteppingOracle):
     ) -> None:
         super().__init__(site)
         self._losses = loss if isinstance(loss, Sequence) else [loss] * len(site.hosted)
-        self.data = data
+        self.data, self.deal = data, data.deal
         self._players = [FlatModule(module, site.dtype, site.device) for module in players]
         self._parameters = [p for player in self._players for p in player.parameters]
         self._dims = [player.vector.numel() for player in self._players]
@@ -115,8 +134,9 @@ class NetworkOracle(SteppingOracle):
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """The mean over clients of the loss on their own training data."""
-        with self._averaged_statistics(sync):
-            losses = self.losses(z, self.data.batches.whole)
+        rows = z.split_with_sizes(self._dims, dim=1)
+        with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
+            losses = torch.stack([self._train_loss(client, rows) for client in range(len(z))])
         return {"train_loss": float(sync(losses[:, None])[0])}
 
     def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
@@ -129,7 +149,9 @@ class NetworkOracle(SteppingOracle):
         mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
             self._load(0, z.split_with_sizes(self._dims, dim=1))
-            outputs = torch.stack([apply(self.data.test_inputs[share]) for share in mine])
+            outputs = torch.stack(
+                [torch.cat([apply(inputs) for inputs in self.data.test_pieces(s)]) for s in mine]
+            )
         return sync.gather(outputs).flatten(0, 1)[: len(rows)]
 
     @contextmanager
@@ -168,8 +190,20 @@ class NetworkOracle(SteppingOracle):
 
     def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         self._load(client, rows)
-        modules = (player.module for player in self._players)
-        return self._losses[client](*modules, batch.inputs[client], batch.labels[client])
+        return self._losses[client](*self._modules(), batch.inputs[client], batch.labels[client])
+
+    def _train_loss(self, client: int, rows: tuple[Tensor, ...]) -> Tensor:
+        """The loss on all of a client's samples, which is a mean over them, piece by piece."""
+        self._load(client, rows)
+        size = self.sizes[client]
+        losses = [
+            self._losses[client](*self._modules(), inputs, labels) * (len(labels) / size)
+            for inputs, labels in self.data.batches.pieces(client)
+        ]
+        return torch.stack(losses).sum()
+
+    def _modules(self) -> Iterator[nn.Module]:
+        return (player.module for player in self._players)
 
     def _load(self, client: int, rows: tuple[Tensor, ...]) -> None:
         for player, row in zip(self._players, rows, strict=True):

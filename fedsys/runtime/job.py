@@ -19,6 +19,7 @@ from fedsys.config import Settings
 from fedsys.errors import InputError
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
+from fedsys.runtime.deal_files import deal_of, plot_deal, save_deal
 from fedsys.runtime.display import Display, metrics_of
 from fedsys.runtime.kinds import explain_kind
 from fedsys.runtime.loggers import Logger
@@ -57,6 +58,7 @@ class _Job:
         self._config: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
         self._config["clients"] = runner.site.placement.clients
         self._world, self._runner, self._backend = world, runner, backend
+        self._deal = deal_of(runner.oracle)
         self._is_first = world.rank == 0
         self._loggers: list[Logger] = []
         self._display: Display | None = None
@@ -103,6 +105,8 @@ class _Job:
             loggers = self._settings.logger or {}
             self._loggers = [instantiate(one) for one in loggers.values() if one is not None]
             self._directory.open(self._config, resume)
+            if self._deal is not None:
+                save_deal(self._deal, self._directory.path)
             for logger in self._loggers:
                 logger.begin(self._directory.path, self._config)
 
@@ -121,6 +125,8 @@ class _Job:
             )
             if place.ranks > torch.cuda.device_count() > 0 and self._backend == "gloo":
                 title += "\nmore ranks than GPUs: ranks share the GPUs and talk through gloo"
+            if self._deal is not None and self._deal.note:
+                title += f"\n{self._deal.note}"
             if step:
                 title += f"\ncontinued from step {step}"
             unit, total = ("step", plan.steps) if plan.steps else ("round", plan.rounds)
@@ -152,6 +158,8 @@ class _Job:
         self._directory.finish(summary, result.variables)
         picture = path / "curves.png"
         plot(result.records, picture, f"{path.name}")
+        if self._deal is not None:
+            plot_deal(self._deal, path)
         for logger in self._loggers:
             logger.finish()
         assert self._display is not None

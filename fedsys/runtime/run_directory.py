@@ -24,7 +24,7 @@ def moment() -> str:
 
 
 class RunDirectory:
-    """config.yaml, metrics.jsonl, summary.json, final.safetensors, curves.png and checkpoints/.
+    """config.yaml, metrics.jsonl, summary.json, final.safetensors, the pictures and checkpoints/.
 
     Only the first rank writes here, besides the checkpoints.
     """

@@ -88,6 +88,11 @@ class Runner:
             raise KindError(self.algorithm, self.problem, kinds)
         self._tune()
 
+    @property
+    def oracle(self) -> Oracle:
+        """What the clients hosted here compute with, once prepared."""
+        return self._oracle
+
     @torch.no_grad()
     @np.errstate(all="ignore")  # what is not finite is found and named at the next record
     def run(self) -> Result:

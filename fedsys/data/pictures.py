@@ -1,0 +1,153 @@
+"""Data sets of pictures in files, which are decoded once and kept as bytes in the cache."""
+
+from __future__ import annotations
+
+import csv
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from fedsys.data.dataset import Dataset, Scaling
+from fedsys.data.embedded import stratified_split
+from fedsys.data.source import Source
+from fedsys.data.storage import cache_folder, data_folder, fingerprint, make_folder
+from fedsys.errors import InputError, require
+
+
+class Listing(NamedTuple):
+    """Pictures, their labels 0 and 1, and the classes these were made from."""
+
+    paths: list[Path]
+    labels: np.ndarray
+    classes: np.ndarray
+
+    def take(self, rows: np.ndarray | None) -> Listing:
+        """Some of them."""
+        if rows is None:
+            return self
+        paths = [self.paths[row] for row in rows]
+        return Listing(paths, self.labels[rows], self.classes[rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureSource(Source):
+    """Pictures in files.
+
+    Args:
+        size: pixels per side; the papers use 224.
+    """
+
+    size: int = 64
+
+    top: ClassVar[str]
+    """The folder in `root` that holds it,"""
+    layout: ClassVar[str]
+    """what must be in there,"""
+    page: ClassVar[str]
+    """and where it comes from."""
+    channels: ClassVar[int] = 3
+    scaling: ClassVar[Scaling] = Scaling((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.size >= 8, self.name, "size", self.size, "at least 8")
+
+    def load(self) -> Dataset:
+        """Read the pictures within the limits: no other is decoded."""
+        train, test = self.listings(data_folder(self.root) / self.top)
+        train = train.take(self.choose(len(train.paths), "limit"))
+        test = test.take(self.choose(len(test.paths), "limit_test"))
+        return Dataset(
+            torch.from_numpy(self._decoded(train.paths)),
+            torch.from_numpy(train.labels),
+            torch.from_numpy(self._decoded(test.paths)),
+            torch.from_numpy(test.labels),
+            classes=2,
+            scaling=self.scaling,
+            train_classes=torch.from_numpy(train.classes),
+        )
+
+    def listings(self, folder: Path) -> tuple[Listing, Listing]:
+        """What is in the training and the test part."""
+        raise NotImplementedError
+
+    def missing(self, what: Path) -> InputError:
+        """What to say when something is not there."""
+        return InputError(
+            f"{self.name}: {what} is missing; get the data from {self.page} and unpack it so that "
+            f"dataset.root (or FEDSYS_DATA) holds {self.top}/{self.layout}"
+        )
+
+    def table(self, path: Path) -> list[dict[str, str]]:
+        """The rows of a CSV file."""
+        if not path.is_file():
+            raise self.missing(path)
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        if not rows:
+            raise InputError(f"{self.name}: {path} has no rows")
+        return rows
+
+    def _decoded(self, paths: list[Path]) -> np.ndarray:
+        """The pictures [N, channels, size, size]; decoded by one process of a host."""
+
+        def fill(folder: Path) -> Path:
+            shape = (len(paths), self.channels, self.size, self.size)
+            pictures = np.empty(shape, dtype=np.uint8)
+            with ThreadPoolExecutor() as pool:  # the decoder leaves Python alone
+                for row, picture in enumerate(pool.map(self._decode, paths)):
+                    pictures[row] = picture
+            np.save(folder / "pictures.npy", pictures)
+            return folder
+
+        absent = next((path for path in paths if not path.is_file()), None)
+        if absent is not None:
+            raise self.missing(absent)
+        key = fingerprint(paths, self.size, self.channels)
+        target = cache_folder() / f"{self.name}-{key}"
+        make_folder(target, fill)
+        pictures: np.ndarray = np.load(target / "pictures.npy")
+        return pictures
+
+    def _decode(self, path: Path) -> np.ndarray:
+        from PIL import Image
+
+        try:
+            with Image.open(path) as file:
+                mode = "L" if self.channels == 1 else "RGB"
+                # The draft makes a large JPEG small while it is decoded: several times faster.
+                file.draft(mode, (self.size, self.size))
+                picture = file.convert(mode).resize((self.size, self.size))
+        except OSError as error:
+            raise InputError(f"{self.name}: cannot read {path}: {error}") from error
+        pixels = np.asarray(picture)
+        return pixels[None] if self.channels == 1 else pixels.transpose(2, 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPictureSource(PictureSource):
+    """Pictures of which a fixed part is kept for testing: the published test labels are secret.
+
+    Args:
+        test_share: the part of every class that is kept.
+    """
+
+    test_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.test_share < 1, self.name, "test_share", self.test_share, "in (0, 1)")
+
+    def listings(self, folder: Path) -> tuple[Listing, Listing]:
+        """The same share of each class in both parts."""
+        whole = self.listing(folder)
+        train, test = stratified_split(whole.classes, self.test_share)
+        return whole.take(train), whole.take(test)
+
+    def listing(self, folder: Path) -> Listing:
+        """All that has a label."""
+        raise NotImplementedError

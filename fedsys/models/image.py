@@ -1,0 +1,28 @@
+"""What the networks for images share: the shape they ask for and their normalisation."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedsys.errors import require
+
+NORMS = ("batch", "group")
+
+
+def require_image(owner: str, input_shape: tuple[int, ...], at_least: int = 1) -> None:
+    """Refuse what is not an image, or is too small for the network."""
+    rule = "an image [channels, height, width]"
+    if at_least > 1:
+        rule += f" of at least {at_least}x{at_least} pixels"
+    valid = len(input_shape) == 3 and min(input_shape[1:]) >= at_least
+    require(valid, owner, "input", list(input_shape), rule)
+
+
+def require_norm(owner: str, norm: str) -> None:
+    """Refuse a normalisation that is not there."""
+    require(norm in NORMS, owner, "norm", norm, " or ".join(NORMS))
+
+
+def make_norm(kind: str, channels: int) -> nn.Module:
+    """BatchNorm, or GroupNorm of 8 groups, which keeps no statistics and mixes no samples."""
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(8, channels)
