@@ -19,6 +19,7 @@ from fedsys.problems.oracle import (
 )
 from fedsys.problems.quadratic_game import QuadraticGame
 from fedsys.problems.robust_least_squares import RobustLeastSquares
+from fedsys.problems.synthetic_saddle import SyntheticSaddle
 from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "RobustLeastSquares",
     "Site",
     "SkewSaddle",
+    "SyntheticSaddle",
     "Theory",
     "TwoPoints",
     "Variational",
