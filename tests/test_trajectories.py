@@ -475,6 +475,7 @@ def test_two_steps_of_local_sgda_by_hand() -> None:
 
 TARGET = torch.tensor([4.0, 0.0, -4.0], dtype=torch.float64)
 TWO_CLIENTS = OperatorProblem(lambda z, client, rng: z - client * TARGET, torch.ones(3), split=2)
+HALF = {"lr_x": 0.5, "lr_y": 0.5, "local_steps": 1}
 BY_HAND = {
     # The mean of the two.
     "gda": (GDA(lr=0.5), [1.5, 0.5, -0.5]),
@@ -484,6 +485,23 @@ BY_HAND = {
     # From h = 0 and with p = 1: the mean.
     "proxskip": (ProxSkip(lr=0.5, p=1.0), [1.5, 0.5, -0.5]),
     "proxskip_lsvrgda": (ProxSkipLSVRGDA(lr=0.5, p=1.0, q=1.0), [1.5, 0.5, -0.5]),
+    # The mean operator is (-1, 1, 3); these take that step, or half of it.
+    "local_sgda_plus": (LocalSGDAPlus(**HALF), [1.5, 0.5, -0.5]),
+    "momentum_local_sgda": (MomentumLocalSGDA(**HALF, alpha=1.0, beta=0.5), [1.5, 0.5, -0.5]),
+    "momentum_local_sgda_plus": (
+        MomentumLocalSGDAPlus(**HALF, alpha=0.5, beta=0.5),
+        [1.25, 0.75, 0.25],
+    ),
+    "fgda": (FGDA(**HALF, eta=1.0, alpha=0.5, beta=0.5), [1.5, 0.5, -0.5]),
+    "sagda": (SAGDA(**HALF), [1.5, 0.5, -0.5]),
+    "cdma": (CDMA(**HALF), [1.5, 0.5, -0.5]),
+    "fednest": (FedNest(**HALF), [1.5, 0.5, -0.5]),
+    "codasca": (CODASCA(**HALF), [1.5, 0.5, -0.5]),
+    # Divided by A = (2, 2) and B = 4.
+    "adafgda": (
+        AdaFGDA(**HALF, matrix_x=Adam(0.0, 1.0), matrix_y=Adam(0.0, 1.0)),
+        [1.25, 0.75, 0.625],
+    ),
     # The operators at that mean lead to (0.25, 0.75, 1.25) and (2.25, 0.75, -0.75).
     "eg": (EG(lr=0.5), [1.25, 0.75, 0.25]),
     "lesgd": (LESGD(lr=0.5, local_steps=1), [1.25, 0.75, 0.25]),
