@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from time import process_time
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,12 @@ from torch.nn.utils import parameters_to_vector
 
 from benchmarks import reference
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
-from fedsys.algorithms import FedAvg
-from fedsys.communication import AllReduce, LocalTransport
+from fedsys.algorithms import Algorithm, FedAvg
+from fedsys.communication import AllReduce, Every, LocalTransport
 from fedsys.data import IID, Batch, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
 from fedsys.problems import Site
-from fedsys.problems.network import ClientData, MinimisationNetworkOracle
+from fedsys.problems.network import ClientData, MinimisationNetworkOracle, NetworkOracle
 
 SAMPLES, BATCH, LR = 2048, 32, 0.01
 NEVER = 10**9
@@ -57,8 +58,9 @@ def measure() -> Iterator[Ratio]:
         # one it leaves out the neighbours' share.
         bare = reference.training_loop(model, inputs, labels, BATCH, LR)
         theirs = repeat(bare, case.steps_per_slice, process_time)
+        steps = local_steps(FedAvg(lr=LR), oracle)
         # The runner, too, switches autograd off once and not in every step.
-        ours = torch.no_grad()(repeat(_fedsys_loop(oracle), case.steps_per_slice, process_time))
+        ours = torch.no_grad()(repeat(steps, case.steps_per_slice, process_time))
         warm_up(ours, theirs)
         times = interleave(ours, theirs, lasting(case.seconds, at_least=30))
         yield Ratio(f"local step, {case.name}", case.limit, *times)
@@ -72,14 +74,11 @@ def _oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetworkOr
     return MinimisationNetworkOracle(site, reference.loss, (model,), clients)
 
 
-def _fedsys_loop(oracle: MinimisationNetworkOracle) -> Callable[[], None]:
-    """One local step as the runner makes it, each time it is called."""
-    algorithm = FedAvg(lr=LR, local_steps=NEVER)
+def local_steps(algorithm: Algorithm[Any, Any], oracle: NetworkOracle) -> Callable[[], None]:
+    """One local step as the runner makes it, each time it is called, never a communication."""
     communicator = AllReduce()
-    communicator.open(
-        LocalTransport(), oracle.site.placement, algorithm.schedule, rider=oracle.rider
-    )
-    state = algorithm.init(oracle.at(0), communicator.at_start())
+    communicator.open(LocalTransport(), oracle.site.placement, Every(NEVER), rider=oracle.rider)
+    state = algorithm.init(oracle.at_start(), communicator.at_start())
     steps = count()
 
     def step() -> None:

@@ -15,18 +15,28 @@ from torch import nn
 from toys import CoinToy, ServerToy
 
 from fedsys.algorithms import (
+    CDMA,
+    CODASCA,
     EG,
+    FGDA,
     GDA,
     LDE,
     LESGD,
     LIPPAX,
     LSGD,
+    SAGDA,
     SLIPPAX,
+    AdaBelief,
+    AdaFGDA,
     Algorithm,
     FedAvg,
     FedGDAGT,
+    FedNest,
     LocalSEG,
     LocalSGDA,
+    LocalSGDAPlus,
+    MomentumLocalSGDA,
+    MomentumLocalSGDAPlus,
     ProxSkip,
     ProxSkipLSVRGDA,
     State,
@@ -128,6 +138,34 @@ CASES = {
     "fedgda_gt-game": Case(FedGDAGT(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
     "gda-game": Case(GDA(lr=0.2), GAME),
     "eg-game": Case(EG(lr=0.2), GAME, exchanges=2),
+    "local_sgda_plus-game": Case(
+        LocalSGDAPlus(lr_x=0.2, lr_y=0.1, snapshot_every=6, local_steps=3), GAME
+    ),
+    "momentum_local_sgda-game": Case(
+        MomentumLocalSGDA(lr_x=0.3, lr_y=0.2, alpha=0.5, beta=1.5, local_steps=3), GAME
+    ),
+    "momentum_local_sgda_plus-game": Case(
+        MomentumLocalSGDAPlus(lr_x=0.3, lr_y=0.2, alpha=0.5, beta=1.5, local_steps=3), GAME
+    ),
+    "fgda-game": Case(
+        FGDA(lr_x=0.2, lr_y=0.1, eta=0.9, alpha=0.3, beta=0.2, local_steps=3), GAME, exchanges=2
+    ),
+    "adafgda-game": Case(
+        AdaFGDA(lr_x=0.2, lr_y=0.1, matrix_y=AdaBelief(), local_steps=3),
+        GAME,
+        exchanges=2,
+        at_start=1,
+    ),
+    "sagda-game": Case(
+        SAGDA(lr_x=0.2, lr_y=0.1, server_lr=0.9, local_steps=3), GAME, exchanges=2, at_start=1
+    ),
+    "cdma-game": Case(
+        CDMA(lr_x=0.2, lr_y=0.1, gradients="sample", local_steps=3), GAME, exchanges=2, at_start=1
+    ),
+    "fednest-game": Case(
+        FedNest(lr_x=0.2, lr_y=0.1, inner_rounds=2, local_steps=2), GAME, exchanges=6
+    ),
+    "codasca-game": Case(CODASCA(lr_x=0.2, lr_y=0.1, gamma=5.0, stage=6, local_steps=3), GAME),
     "coins-game": Case(CoinToy(lr=0.2, p=0.3, q=0.4), GAME, at_start=1),
     "server-game": Case(ServerToy(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
     "server-batchnorm": Case(ServerToy(lr=0.2, local_steps=3), STATISTICS, exchanges=2, at_start=1),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,33 +14,54 @@ import torch
 from cases import CLIENTS, SEED, Case, Drive
 from processes import Ranks, connected
 from torch import Tensor
+from transcriptions.cdma import cdma
+from transcriptions.codasca import codasca
 from transcriptions.fedavg import fedavg
 from transcriptions.fedgda_gt import fedgda_gt
+from transcriptions.fednest import fednest
+from transcriptions.fgda import adabelief, adam, fgda
+from transcriptions.gradients import FullGradients
 from transcriptions.lde import lde
 from transcriptions.lesgd import lesgd
 from transcriptions.lippax import lippax
 from transcriptions.local_seg import local_seg
 from transcriptions.local_sgda import local_sgda
+from transcriptions.local_sgda_plus import local_sgda_plus
 from transcriptions.lsgd import lsgd
+from transcriptions.momentum_local_sgda import momentum_local_sgda
 from transcriptions.proxskip import proxskip, proxskip_lsvrgda
+from transcriptions.sagda import sagda
 
 from fedsys import algorithms
 from fedsys.algorithms import (
+    CDMA,
+    CODASCA,
     EG,
+    FGDA,
     GDA,
     LDE,
     LESGD,
     LIPPAX,
     LSGD,
+    SAGDA,
     SLIPPAX,
+    AdaBelief,
+    AdaFGDA,
+    Adam,
     Algorithm,
+    Decreasing,
     FedAvg,
     FedGDAGT,
+    FedNest,
     LocalSEG,
     LocalSGDA,
+    LocalSGDAPlus,
+    MomentumLocalSGDA,
+    MomentumLocalSGDAPlus,
     ProxSkip,
     ProxSkipLSVRGDA,
 )
+from fedsys.algorithms.fgda import READINGS
 from fedsys.communication import Coins, LocalTransport, Placement, SkipCoin
 from fedsys.problems import (
     MinimaxProblem,
@@ -213,7 +235,110 @@ class Trajectory:
     algorithm: Algorithm[Any, Any]
     problem: Problem[Oracle]
     transcription: Callable[[], Iterator[Fields]]
+    steps: int = STEPS
 
+
+# The min-max methods on the finite sum, where the same sample can be taken at two points.
+
+FIRST = 1 << 20
+"""The number of the first draw of `init`."""
+
+
+def players(F: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return F[:3], -F[3:]
+
+
+def sampled(
+    client: int, x: np.ndarray, y: np.ndarray, t: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    return players(sample_operator(client, np.concatenate([x, y]), t, k))
+
+
+def full(client: int, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return players(full_operator(client, np.concatenate([x, y])))
+
+
+STEP_SIZES = {"lr_x": 0.1, "lr_y": 0.07}
+PERIODIC = {**STEP_SIZES, "local_steps": 7}
+SHORT = 60  # eight rounds of seven steps, and a bit
+START = (X0, Y0, CLIENTS, SHORT)
+ETA, ALPHA, BETA = Decreasing(2.0, 9.0, 1 / 3), Decreasing(2.0, 9.0, 2 / 3), 0.2
+
+
+def fgda_steps(**choices: Any) -> Iterator[Fields]:
+    return fgda(
+        sampled,
+        *START,
+        q=7,
+        gamma=0.1,
+        lam=0.07,
+        eta=lambda t: 2 / (8 + t) ** (1 / 3),
+        alpha=lambda t: 2 / (8 + t) ** (2 / 3),
+        beta=lambda t: 0.2,
+        first=FIRST,
+        **choices,
+    )
+
+
+def momentum_steps(S: int | None) -> Iterator[Fields]:
+    rates = {"eta_x": 0.1, "eta_y": 0.07, "alpha": 0.8, "beta": 0.5}
+    return momentum_local_sgda(sampled, *START, **rates, K=7, first=FIRST, S=S)
+
+
+def cdma_steps(full: FullGradients | None) -> Iterator[Fields]:
+    return cdma(sampled, full, *START, **STEP_SIZES, e=0.4, a0=2.0, K=7, first=FIRST)
+
+
+STORM = {**PERIODIC, "eta": ETA, "alpha": ALPHA, "beta": BETA}
+MOMENTUM = {**PERIODIC, "alpha": 0.8, "beta": 0.5}
+MINIMAX_METHODS = {
+    "local_sgda_plus": Trajectory(
+        LocalSGDAPlus(**PERIODIC, snapshot_every=21),
+        SUM,
+        lambda: local_sgda_plus(sampled, *START, **STEP_SIZES, K=7, S=21),
+    ),
+    "momentum_local_sgda": Trajectory(
+        MomentumLocalSGDA(**MOMENTUM), SUM, lambda: momentum_steps(None)
+    ),
+    "momentum_local_sgda_plus": Trajectory(
+        MomentumLocalSGDAPlus(**MOMENTUM), SUM, lambda: momentum_steps(49)
+    ),
+    **{
+        f"fgda-{reading}": Trajectory(
+            FGDA(**STORM, sync_estimator=reading), SUM, partial(fgda_steps, reading=reading)
+        )
+        for reading in READINGS
+    },
+    "adafgda": Trajectory(
+        AdaFGDA(**STORM, matrix_x=Adam(0.8, 0.5), matrix_y=AdaBelief(0.7, 0.4)),
+        SUM,
+        lambda: fgda_steps(matrix_x=adam(0.8, 0.5), matrix_y=adabelief(0.7, 0.4)),
+    ),
+    **{
+        f"sagda-{sample}": Trajectory(
+            SAGDA(**PERIODIC, server_lr=0.9, cv_sample=sample),
+            SUM,
+            partial(
+                sagda, sampled, *START, **STEP_SIZES, server_lr=0.9, K=7, first=FIRST, anew=anew
+            ),
+        )
+        for sample, anew in (("round", False), ("step", True))
+    },
+    "cdma-full": Trajectory(CDMA(**PERIODIC, power=0.4, a0=2.0), SUM, lambda: cdma_steps(full)),
+    "cdma-sample": Trajectory(
+        CDMA(**PERIODIC, power=0.4, a0=2.0, gradients="sample"), SUM, lambda: cdma_steps(None)
+    ),
+    "fednest": Trajectory(
+        FedNest(**STEP_SIZES, inner_rounds=2, local_steps=2),
+        SUM,
+        lambda: fednest(sampled, full, *START, alpha=0.1, beta=0.07, T=2, tau=2),
+    ),
+    "codasca": Trajectory(
+        CODASCA(**PERIODIC, gamma=4.0, stage=28),
+        SUM,
+        lambda: codasca(sampled, *START, **STEP_SIZES, gamma=4.0, T0=28, K=7),
+    ),
+}
 
 TRAJECTORIES = {
     "fedavg": Trajectory(
@@ -262,6 +387,7 @@ TRAJECTORIES = {
     "fedgda_gt": Trajectory(
         FedGDAGT(**PERIOD), SUM, lambda: fedgda_gt(full_operator, Z0, CLIENTS, STEPS, **PERIOD)
     ),
+    **{name: replace(entry, steps=SHORT) for name, entry in MINIMAX_METHODS.items()},
     "proxskip": Trajectory(PROXSKIP, SUM, proxskip_steps),
     "proxskip_lsvrgda": Trajectory(SVRG, SUM, svrg_steps),
 }
@@ -272,7 +398,7 @@ def trajectory(name: str) -> list[Fields]:
     chosen = TRAJECTORIES[name]
     with connected() as world:
         drive = Drive(Case(chosen.algorithm, chosen.problem), world.transport)
-        states = [state.tensors() for state in drive.states(STEPS)][1:]
+        states = [state.tensors() for state in drive.states(chosen.steps)][1:]
     return [{field: rows.numpy().copy() for field, rows in state.items()} for state in states]
 
 
@@ -297,7 +423,7 @@ def test_every_step_of_every_client_is_the_pseudocodes_to_1e_10(
     walked: list[dict[str, list[Fields]]], name: str
 ) -> None:
     expected = list(TRAJECTORIES[name].transcription())
-    assert len(expected) == STEPS
+    assert len(expected) == TRAJECTORIES[name].steps
     for t, fields in enumerate(expected):
         for field, rows in fields.items():
             mine = np.concatenate([answer[name][t][field] for answer in walked])
@@ -349,6 +475,7 @@ def test_two_steps_of_local_sgda_by_hand() -> None:
 
 TARGET = torch.tensor([4.0, 0.0, -4.0], dtype=torch.float64)
 TWO_CLIENTS = OperatorProblem(lambda z, client, rng: z - client * TARGET, torch.ones(3), split=2)
+HALF = {"lr_x": 0.5, "lr_y": 0.5, "local_steps": 1}
 BY_HAND = {
     # The mean of the two.
     "gda": (GDA(lr=0.5), [1.5, 0.5, -0.5]),
@@ -358,6 +485,23 @@ BY_HAND = {
     # From h = 0 and with p = 1: the mean.
     "proxskip": (ProxSkip(lr=0.5, p=1.0), [1.5, 0.5, -0.5]),
     "proxskip_lsvrgda": (ProxSkipLSVRGDA(lr=0.5, p=1.0, q=1.0), [1.5, 0.5, -0.5]),
+    # The mean operator is (-1, 1, 3); these take that step, or half of it.
+    "local_sgda_plus": (LocalSGDAPlus(**HALF), [1.5, 0.5, -0.5]),
+    "momentum_local_sgda": (MomentumLocalSGDA(**HALF, alpha=1.0, beta=0.5), [1.5, 0.5, -0.5]),
+    "momentum_local_sgda_plus": (
+        MomentumLocalSGDAPlus(**HALF, alpha=0.5, beta=0.5),
+        [1.25, 0.75, 0.25],
+    ),
+    "fgda": (FGDA(**HALF, eta=1.0, alpha=0.5, beta=0.5), [1.5, 0.5, -0.5]),
+    "sagda": (SAGDA(**HALF), [1.5, 0.5, -0.5]),
+    "cdma": (CDMA(**HALF), [1.5, 0.5, -0.5]),
+    "fednest": (FedNest(**HALF), [1.5, 0.5, -0.5]),
+    "codasca": (CODASCA(**HALF), [1.5, 0.5, -0.5]),
+    # Divided by A = (2, 2) and B = 4.
+    "adafgda": (
+        AdaFGDA(**HALF, matrix_x=Adam(0.0, 1.0), matrix_y=Adam(0.0, 1.0)),
+        [1.25, 0.75, 0.625],
+    ),
     # The operators at that mean lead to (0.25, 0.75, 1.25) and (2.25, 0.75, -0.75).
     "eg": (EG(lr=0.5), [1.25, 0.75, 0.25]),
     "lesgd": (LESGD(lr=0.5, local_steps=1), [1.25, 0.75, 0.25]),

@@ -29,6 +29,7 @@ from fedsys.problems import (
     RobustLeastSquares,
     Site,
     SkewSaddle,
+    SyntheticSaddle,
     TwoPoints,
 )
 from fedsys.problems.bounded_saddle import _Ascent
@@ -44,6 +45,7 @@ GAMES: dict[str, tuple[Any, int]] = {
     "two points": (TwoPoints(delta=5.0), 2),
     "two points together": (TwoPoints(), 2),
     "bilinear": (BilinearGame(dim=3), 4),
+    "synthetic saddle": (SyntheticSaddle(dim=3, s=4.0), 5),
     "bilinear apart": (BilinearGame(dim=3, heterogeneity=2.0), 4),
     "matrix by row": (PolicemanBurglar(), 4),
     "matrix by entry": (PolicemanBurglar(weights="entry", start="random"), 4),

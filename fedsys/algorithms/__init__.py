@@ -1,30 +1,53 @@
 """One file per method; each reads like its pseudocode."""
 
+from fedsys.algorithms.adaptive import AdaBelief, Adam, DiagonalRule, Identity
 from fedsys.algorithms.algorithm import Algorithm, PeriodicAlgorithm, State
+from fedsys.algorithms.cdma import CDMA
 from fedsys.algorithms.centralised import EG, GDA
+from fedsys.algorithms.codasca import CODASCA
 from fedsys.algorithms.fedavg import FedAvg
 from fedsys.algorithms.fedgda_gt import FedGDAGT
+from fedsys.algorithms.fednest import FedNest
+from fedsys.algorithms.fgda import FGDA, AdaFGDA
 from fedsys.algorithms.lde import LDE
 from fedsys.algorithms.lesgd import LESGD
 from fedsys.algorithms.lippax import LIPPAX, SLIPPAX
 from fedsys.algorithms.local_seg import LocalSEG
 from fedsys.algorithms.local_sgda import LocalSGDA
+from fedsys.algorithms.local_sgda_plus import LocalSGDAPlus
 from fedsys.algorithms.lsgd import LSGD
+from fedsys.algorithms.momentum_local_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
 from fedsys.algorithms.proxskip import ProxSkip, ProxSkipLSVRGDA
+from fedsys.algorithms.rates import Decreasing
+from fedsys.algorithms.sagda import SAGDA
 
 __all__ = [
+    "CDMA",
+    "CODASCA",
     "EG",
+    "FGDA",
     "GDA",
     "LDE",
     "LESGD",
     "LIPPAX",
     "LSGD",
+    "SAGDA",
     "SLIPPAX",
+    "AdaBelief",
+    "AdaFGDA",
+    "Adam",
     "Algorithm",
+    "Decreasing",
+    "DiagonalRule",
     "FedAvg",
     "FedGDAGT",
+    "FedNest",
+    "Identity",
     "LocalSEG",
     "LocalSGDA",
+    "LocalSGDAPlus",
+    "MomentumLocalSGDA",
+    "MomentumLocalSGDAPlus",
     "PeriodicAlgorithm",
     "ProxSkip",
     "ProxSkipLSVRGDA",

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedsys.algorithms.algorithm import AnyOracle, PeriodicAlgorithm, State
+from fedsys.algorithms.algorithm import State
+from fedsys.algorithms.variational import VariationalAlgorithm
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class AveragedState(State):
 
 
 @dataclass(frozen=True)
-class AveragedAlgorithm(PeriodicAlgorithm[AnyOracle, AveragedState]):
+class AveragedAlgorithm(VariationalAlgorithm[AveragedState]):
     """Returns the average of the iterates as well as the last one; both are evaluated."""
 
     def solution(self, s: AveragedState) -> Tensor:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from torch import Tensor
 
-from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
-from fedsys.algorithms.rates import THEORY
+from fedsys.algorithms.algorithm import State
+from fedsys.algorithms.variational import VariationalAlgorithm
 from fedsys.communication import Sync
 from fedsys.problems import Constants, Theory, Variational
 
@@ -23,7 +23,7 @@ class TrackingState(State):
 
 
 @dataclass(frozen=True)
-class FedGDAGT(PeriodicAlgorithm[Variational, TrackingState]):
+class FedGDAGT(VariationalAlgorithm[TrackingState]):
     """z_i <- z_i - lr (F_i(z_i) - F_i(z_r) + mean F(z_r)), full operators; average every K steps.
 
     A round has two exchanges: the points, then the operators at the new common point.
@@ -34,14 +34,6 @@ class FedGDAGT(PeriodicAlgorithm[Variational, TrackingState]):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
-
-    lr: float = THEORY
-
-    kind: ClassVar[str] = "variational"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("lr")
 
     def init(self, oracle: Variational, sync: Sync) -> TrackingState:
         """The first exchange of operators."""

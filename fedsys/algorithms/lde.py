@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isinf, sqrt
-from typing import ClassVar, Self
+from typing import Self
 
 from torch import Tensor
 
-from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
+from fedsys.algorithms.algorithm import State
 from fedsys.algorithms.averaging import running_mean
-from fedsys.algorithms.rates import THEORY
 from fedsys.algorithms.terms_of_bounds import over, rate
+from fedsys.algorithms.variational import VariationalAlgorithm
 from fedsys.communication import Sync
 from fedsys.problems import Theory, Variational
 
@@ -26,7 +26,7 @@ class DualState(State):
 
 
 @dataclass(frozen=True)
-class LDE(PeriodicAlgorithm[Variational, DualState]):
+class LDE(VariationalAlgorithm[DualState]):
     """Extra steps in the dual space: x and z are dual, u and v their primal points.
 
         x_t = z_{t-1} - lr V(u_{t-1}; xi),   v_t = grad h_t*(x_t)
@@ -42,14 +42,6 @@ class LDE(PeriodicAlgorithm[Variational, DualState]):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
-
-    lr: float = THEORY
-
-    kind: ClassVar[str] = "variational"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("lr")
 
     def init(self, oracle: Variational, sync: Sync) -> DualState:
         """z_0 is the start, as a dual variable."""

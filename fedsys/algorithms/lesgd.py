@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import e, sqrt
-from typing import ClassVar, Self
+from typing import Self
 
 from fedsys.algorithms.averaging import AveragedAlgorithm, AveragedState, running_mean
-from fedsys.algorithms.rates import THEORY
 from fedsys.algorithms.terms_of_bounds import over, rate
 from fedsys.communication import Sync
 from fedsys.problems import Theory, Variational
 
 
 @dataclass(frozen=True)
-class LESGD(AveragedAlgorithm[Variational]):
+class LESGD(AveragedAlgorithm):
     """x_t = z_{t-1} - lr V(z_{t-1}; xi),  z_t = z_{t-1} - lr V(x_t; xi').
 
     On a communication step x_t is averaged, every client evaluates at the common x_t, and then z_t
@@ -29,14 +28,10 @@ class LESGD(AveragedAlgorithm[Variational]):
         local_steps: K, the steps of a round.
     """
 
-    lr: float = THEORY
     theorem: int = 0
-
-    kind: ClassVar[str] = "variational"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_positive("lr")
         self._require(self.theorem in (0, 1, 2, 24), "theorem", "one of 0 (choose), 1, 2, 24")
 
     def init(self, oracle: Variational, sync: Sync) -> AveragedState:

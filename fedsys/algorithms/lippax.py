@@ -23,7 +23,7 @@ would need lr * L <= 0.155; so H is larger than printed and the bounds hold (3/4
 
 
 @dataclass(frozen=True)
-class LIPPAX(AveragedAlgorithm[Variational]):
+class LIPPAX(AveragedAlgorithm):
     """H inner steps towards the proximal point of z_{t-1}, then one step with V at what they found.
 
         x_l = x_{l-1} - inner_lr (V(x_{l-1}; xi) + (x_{l-1} - z_{t-1}) / lr),  l = 1..H
@@ -40,17 +40,15 @@ class LIPPAX(AveragedAlgorithm[Variational]):
         local_steps: K, the steps of a round.
     """
 
-    lr: float = THEORY
     inner_lr: float = THEORY
     inner_steps: float = THEORY
     theorem: int = 3
 
-    kind: ClassVar[str] = "variational"
     theorems: ClassVar[tuple[int, ...]] = (3, 4)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require_positive("lr", "inner_lr", "inner_steps")
+        self._require_positive("inner_lr", "inner_steps")
         names = " or ".join(map(str, self.theorems))
         self._require(self.theorem in self.theorems, "theorem", names)
 

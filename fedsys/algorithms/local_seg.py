@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from torch import Tensor
 
-from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
-from fedsys.algorithms.rates import THEORY
+from fedsys.algorithms.algorithm import State
+from fedsys.algorithms.variational import VariationalAlgorithm
 from fedsys.communication import Sync
 from fedsys.problems import Theory, Variational
 
@@ -21,7 +21,7 @@ class PointState(State):
 
 
 @dataclass(frozen=True)
-class LocalSEG(PeriodicAlgorithm[Variational, PointState]):
+class LocalSEG(VariationalAlgorithm[PointState]):
     """z' = z - lr F(z; xi),  z <- z - lr F(z'; xi'); only z is averaged, every K steps.
 
     LESGD differs: it averages the half point of the communication step too.
@@ -32,14 +32,6 @@ class LocalSEG(PeriodicAlgorithm[Variational, PointState]):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
-
-    lr: float = THEORY
-
-    kind: ClassVar[str] = "variational"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("lr")
 
     def init(self, oracle: Variational, sync: Sync) -> PointState:
         """All clients start from the same point."""

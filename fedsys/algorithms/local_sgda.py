@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
-import torch
-from torch import Tensor
-
-from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
-from fedsys.algorithms.rates import THEORY, Decreasing, Rate, rate_at
+from fedsys.algorithms.minimax import MinimaxAlgorithm, MinimaxState
+from fedsys.algorithms.rates import THEORY, Decreasing, Rate
 from fedsys.communication import Sync
 from fedsys.problems import Constants, Minimax, Theory
 
 
 @dataclass(frozen=True)
-class MinimaxState(State):
-    """The two players."""
-
-    x: Tensor
-    y: Tensor
-
-
-@dataclass(frozen=True)
-class LocalSGDA(PeriodicAlgorithm[Minimax, MinimaxState]):
+class LocalSGDA(MinimaxAlgorithm[MinimaxState]):
     """Simultaneous descent and ascent on each client, averaged every K steps.
 
         x_i <- x_i - lr_x grad_x f_i(x_i, y_i; xi),    y_i <- y_i + lr_y grad_y f_i(x_i, y_i; xi)
@@ -39,28 +28,16 @@ class LocalSGDA(PeriodicAlgorithm[Minimax, MinimaxState]):
     lr_x: Rate = THEORY
     lr_y: Rate = THEORY
 
-    kind: ClassVar[str] = "minimax"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("lr_x", "lr_y")
-
     def init(self, oracle: Minimax, sync: Sync) -> MinimaxState:
         """All clients start from the same point."""
         return MinimaxState(oracle.x0, oracle.y0)
 
     def step(self, s: MinimaxState, oracle: Minimax, sync: Sync) -> MinimaxState:
         """One step of both players at the old point, with the same sample."""
-        lr_x, lr_y = rate_at(self.lr_x, oracle.step), rate_at(self.lr_y, oracle.step)
         gx, gy = oracle.grads(s.x, s.y, oracle.draw())
-        x = oracle.prox_x(s.x - lr_x * gx, lr_x)
-        y = oracle.prox_y(s.y + lr_y * gy, lr_y)
+        x, y = self._move(s.x, s.y, gx, gy, oracle)
         x, y = sync(x, y)
         return MinimaxState(x, y)
-
-    def solution(self, s: MinimaxState) -> Tensor:
-        """z = (x, y)."""
-        return torch.cat([s.x, s.y], dim=1)
 
     def tuned(self, theory: Theory) -> Self:
         """The decreasing step."""

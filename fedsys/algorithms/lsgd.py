@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isinf, sqrt
-from typing import ClassVar, Self
+from typing import Self
 
 from fedsys.algorithms.averaging import AveragedAlgorithm, AveragedState, running_mean
-from fedsys.algorithms.rates import THEORY
 from fedsys.algorithms.terms_of_bounds import over, rate
 from fedsys.communication import Sync
 from fedsys.errors import InputError
@@ -15,7 +14,7 @@ from fedsys.problems import Theory, Variational
 
 
 @dataclass(frozen=True)
-class LSGD(AveragedAlgorithm[Variational]):
+class LSGD(AveragedAlgorithm):
     """x_t = x_{t-1} - lr V(x_{t-1}; xi), averaged over the clients every K steps.
 
     Theory: Theorem 6, for co-coercive operators. Without co-coercivity it may diverge.
@@ -24,14 +23,6 @@ class LSGD(AveragedAlgorithm[Variational]):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
-
-    lr: float = THEORY
-
-    kind: ClassVar[str] = "variational"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require_positive("lr")
 
     def init(self, oracle: Variational, sync: Sync) -> AveragedState:
         """All clients start from the same point."""

@@ -20,6 +20,7 @@ from fedsys.problems.oracle import (
 from fedsys.problems.quadratic_game import QuadraticGame
 from fedsys.problems.robust_least_squares import RobustLeastSquares
 from fedsys.problems.robust_network import RobustNetwork
+from fedsys.problems.synthetic_saddle import SyntheticSaddle
 from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "RobustNetwork",
     "Site",
     "SkewSaddle",
+    "SyntheticSaddle",
     "Theory",
     "TwoPoints",
     "Variational",

@@ -73,7 +73,13 @@ class OperatorOracle(TwoPlayers, SteppingOracle):
 
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
         """F = (gx, -gy)."""
-        F = self.operator(torch.cat([x, y], dim=1), xi)
+        return self._players(self.operator(torch.cat([x, y], dim=1), xi))
+
+    def full_grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of the whole operator."""
+        return self._players(self.full_operator(torch.cat([x, y], dim=1)))
+
+    def _players(self, F: Tensor) -> tuple[Tensor, Tensor]:
         return F[:, : self._split], -F[:, self._split :]
 
     # What is known of the problem.

@@ -233,6 +233,10 @@ class MinimaxNetworkOracle(TwoPlayers, NetworkOracle):
         gx, gy = self._gradients((x, y), xi)
         return gx, gy
 
+    def full_grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The same on all of a client's data."""
+        return self.grads(x, y, self.data.batches.whole)
+
 
 class MinimisationNetworkOracle(NetworkOracle):
     """One player."""

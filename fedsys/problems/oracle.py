@@ -119,6 +119,9 @@ class Minimax(Oracle, Protocol):
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
         """The gradients of f_m(x_m, y_m; xi_m) in x and in y."""
 
+    def full_grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients of f_m(x_m, y_m), on all of client m's data."""
+
     def prox_x(self, x: Tensor, step: float) -> Tensor:
         """The proximal map of the min player's term; the identity without."""
 

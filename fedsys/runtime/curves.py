@@ -7,7 +7,7 @@ from pathlib import Path
 from fedsys.runtime.display import HEADLINES, Record, metrics_of
 
 _PANEL = (4.2, 3.4)
-_SHRINKING = {"relative_error", "operator_norm", "gap", "drift"}
+_SHRINKING = {"distance_x", "distance_y", "relative_error", "operator_norm", "gap", "drift"}
 
 
 def plot(records: list[Record], path: Path, title: str) -> None:

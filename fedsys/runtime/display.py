@@ -62,8 +62,9 @@ def theory_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{value['scale']:.4g}/(t+{value['offset']:.4g})"
+    if isinstance(value, dict) and "scale" in value:
+        power = "" if value["power"] == 1 else f"^{value['power']:.3g}"
+        return f"{value['scale']:.4g}/(t+{value['offset']:.4g}){power}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
