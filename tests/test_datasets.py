@@ -525,7 +525,7 @@ def train_resnet20(root: str, cache: str) -> list[dict[str, float]]:
     task = Imbalance(None, positive=VEHICLES)
     problem = DeepAUC(data, Disjoint(), CifarResNet(20), task, batch_size=8)
     algorithm = LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=4)
-    return fedsys.run(problem, algorithm, rounds=4, clients=4, evaluate_every=4, seed=1).records
+    return fedsys.run(problem, algorithm, rounds=3, clients=4, evaluate_every=3, seed=1).records
 
 
 def test_the_auc_of_resnet20_on_cifar10_improves_on_four_processes(
