@@ -162,9 +162,7 @@ CASES = {
     "cdma-game": Case(
         CDMA(lr_x=0.2, lr_y=0.1, gradients="sample", local_steps=3), GAME, exchanges=2, at_start=1
     ),
-    "fednest-game": Case(
-        FedNest(lr_x=0.2, lr_y=0.1, inner_rounds=2, local_steps=2), GAME, exchanges=6
-    ),
+    "fednest-game": Case(FedNest(lr_x=0.2, lr_y=0.1, local_steps=2), GAME, exchanges=4),
     "codasca-game": Case(CODASCA(lr_x=0.2, lr_y=0.1, gamma=5.0, stage=6, local_steps=3), GAME),
     "coins-game": Case(CoinToy(lr=0.2, p=0.3, q=0.4), GAME, at_start=1),
     "server-game": Case(ServerToy(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),

@@ -78,8 +78,9 @@ class _VarianceReduced(MinimaxAlgorithm[AnyFGDAState]):
         old_x, old_y = oracle.grads(old.x, old.y, xi)
         new_x, new_y = oracle.grads(x, y, xi)
         alpha, beta = rate_at(self.alpha, oracle.step), rate_at(self.beta, oracle.step)
-        w = new_x + (1 - beta) * (agreed.w - old_x)
-        v = new_y + (1 - alpha) * (agreed.v - old_y)
+        # In two passes over the vector, not three.
+        w = torch.add(new_x, agreed.w - old_x, alpha=1 - beta)
+        v = torch.add(new_y, agreed.v - old_y, alpha=1 - alpha)
         if self.sync_estimator == "average":
             w, v = sync(w, v)
         return w, v
