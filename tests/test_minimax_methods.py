@@ -186,16 +186,16 @@ def test_all_clients_on_all_ranks_hold_the_same_matrices_after_every_step(ranks:
 def test_the_diagonals_by_hand() -> None:
     first, second = torch.tensor([3.0, -4.0]), torch.tensor([3.0, 0.0])
     adam, belief = Adam(decay=0.75, floor=0.5), AdaBelief(decay=0.75, floor=0.5)
-    A, memory = adam.update(adam.start(first), first)
-    assert A.tolist() == [2.0, 2.5]  # a = (9, 16)/4
-    A, _ = adam.update(memory, second)
+    memory = adam.remember(adam.start(first), first)
+    assert adam.diagonal(memory).tolist() == [2.0, 2.5]  # a = (9, 16)/4
+    memory = adam.remember(memory, second)
     # a = 3/4 (9, 16)/4 + (9, 0)/4 = (63/16, 3)
-    assert A.tolist() == pytest.approx([63**0.5 / 4 + 0.5, 3**0.5 + 0.5])
-    B, memory = belief.update(belief.start(first), first)
-    assert B.tolist() == [2.0, 2.5]
-    B, _ = belief.update(memory, second)
+    assert adam.diagonal(memory).tolist() == pytest.approx([63**0.5 / 4 + 0.5, 3**0.5 + 0.5])
+    memory = belief.remember(belief.start(first), first)
+    assert belief.diagonal(memory).tolist() == [2.0, 2.5]
+    memory = belief.remember(memory, second)
     # a = 3/4 (9, 16)/4 + (0, 16)/4 = (27/16, 7)
-    assert B.tolist() == pytest.approx([27**0.5 / 4 + 0.5, 7**0.5 + 0.5])
+    assert belief.diagonal(memory).tolist() == pytest.approx([27**0.5 / 4 + 0.5, 7**0.5 + 0.5])
 
 
 @pytest.mark.parametrize("rule", [Adam, AdaBelief])

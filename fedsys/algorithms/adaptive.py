@@ -12,16 +12,20 @@ from fedsys.errors import require
 
 
 class DiagonalRule(Protocol):
-    """A rule for one player's matrix; yours is a frozen dataclass with these two methods.
+    """A rule for one player's matrix; yours is a frozen dataclass with these three methods.
 
-    The memory is a tensor [k, d] of what the rule keeps from one round to the next.
+    The memory is a tensor [k, d] of what the rule keeps from one round to the next. All clients
+    keep it; the server makes the diagonal of it.
     """
 
     def start(self, w: Tensor) -> Tensor:
         """The memory before the first round; w [d] is an estimator, for its shape."""
 
-    def update(self, memory: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The diagonal [d] of a round whose averaged estimator is w, and the memory after it."""
+    def remember(self, memory: Tensor, w: Tensor) -> Tensor:
+        """The memory after a round whose averaged estimator is w."""
+
+    def diagonal(self, memory: Tensor) -> Tensor:
+        """The matrix [d] that belongs to a memory."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,13 @@ class Identity:
         """Nothing to remember."""
         return w.new_zeros(0, len(w))
 
-    def update(self, memory: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def remember(self, memory: Tensor, w: Tensor) -> Tensor:
+        """Still nothing."""
+        return memory
+
+    def diagonal(self, memory: Tensor) -> Tensor:
         """Ones."""
-        return torch.ones_like(w), memory
+        return memory.new_ones(memory.shape[1])
 
 
 @dataclass(frozen=True)
@@ -60,10 +68,16 @@ class Adam:
         """a_0 = 0."""
         return w.new_zeros(1, len(w))
 
-    def update(self, memory: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def remember(self, memory: Tensor, w: Tensor) -> Tensor:
         """The moving average of squares."""
-        a = self.decay * memory[0] + (1 - self.decay) * w.square()
-        return a.sqrt() + self.floor, a[None]
+        return self._average(memory[0], w)[None]
+
+    def diagonal(self, memory: Tensor) -> Tensor:
+        """sqrt(a) + floor."""
+        return memory[0].sqrt() + self.floor
+
+    def _average(self, a: Tensor, w: Tensor) -> Tensor:
+        return self.decay * a + (1 - self.decay) * w.square()
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,6 @@ class AdaBelief(Adam):
         """a_0 = 0, and zero for the round before the first."""
         return w.new_zeros(2, len(w))
 
-    def update(self, memory: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def remember(self, memory: Tensor, w: Tensor) -> Tensor:
         """The moving average of squared changes, and this round's estimator."""
-        a = self.decay * memory[0] + (1 - self.decay) * (w - memory[1]).square()
-        return a.sqrt() + self.floor, torch.stack([a, w])
+        return torch.stack([self._average(memory[0], w - memory[1]), w])

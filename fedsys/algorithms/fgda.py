@@ -202,11 +202,15 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
     def init(self, oracle: Minimax, sync: Sync) -> AdaFGDAState:
         """A_1 and B_1 need an exchange before the first step."""
         w, v = self._first_estimators(oracle)
+        memory_x, memory_y = self.matrix_x.start(w[0]), self.matrix_y.start(v[0])
 
         def serve(w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-            return self._matrices(w, v, self.matrix_x.start(w), self.matrix_y.start(v))
+            return w, v, *self._matrices(*self._remember(memory_x, memory_y, w, v))
 
-        return AdaFGDAState(oracle.x0, oracle.y0, w, v, *sync.server(serve, w, v))
+        mean_w, mean_v, A, B = sync.server(serve, w, v)
+        memories = self._remember(memory_x, memory_y, mean_w[0], mean_v[0])
+        rows = (memory.expand(len(w), *memory.shape) for memory in memories)
+        return AdaFGDAState(oracle.x0, oracle.y0, w, v, A, B, *rows)
 
     def step(self, s: AdaFGDAState, oracle: Minimax, sync: Sync) -> AdaFGDAState:
         """One iteration of Algorithm 1."""
@@ -218,16 +222,21 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
 
     def _agree(self, s: AdaFGDAState, sync: Sync) -> AdaFGDAState:
         """Lines 5 and 6, by the server: the means, and A and B with them."""
+        memory_x, memory_y = s.memory_x[0], s.memory_y[0]
 
         def serve(x: Tensor, y: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-            return x, y, w, v, *self._matrices(w, v, s.memory_x[0], s.memory_y[0])
+            return x, y, w, v, *self._matrices(*self._remember(memory_x, memory_y, w, v))
 
-        return AdaFGDAState(*sync.server(serve, s.x, s.y, s.w, s.v))
+        x, y, w, v, A, B = sync.server(serve, s.x, s.y, s.w, s.v)
+        new_x, new_y = self._remember(memory_x, memory_y, w[0], v[0])
+        memories = new_x.expand_as(s.memory_x), new_y.expand_as(s.memory_y)
+        return AdaFGDAState(x, y, w, v, A, B, *memories)
 
-    def _matrices(
-        self, w: Tensor, v: Tensor, memory_x: Tensor, memory_y: Tensor
-    ) -> tuple[Tensor, ...]:
-        """A, B and the memories of a round with averaged estimators w and v."""
-        A, memory_x = self.matrix_x.update(memory_x, w)
-        B, memory_y = self.matrix_y.update(memory_y, v)
-        return A, B, memory_x, memory_y
+    def _remember(
+        self, memory_x: Tensor, memory_y: Tensor, w: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """What the rules keep of a round with averaged estimators w and v."""
+        return self.matrix_x.remember(memory_x, w), self.matrix_y.remember(memory_y, v)
+
+    def _matrices(self, memory_x: Tensor, memory_y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.matrix_x.diagonal(memory_x), self.matrix_y.diagonal(memory_y)
