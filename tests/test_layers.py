@@ -21,7 +21,7 @@ LAYERS = [
     {"algorithms"},
     {"config"},
     {"runtime"},
-    {"cli", "launch", "__init__", "__main__"},
+    {"cli", "launch", "table", "__init__", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
