@@ -63,7 +63,7 @@ def only_run(folder: Path) -> Path:
 
 MISTAKES = {
     ("algorithm=nonsense",): ["algorithm=nonsense is unknown", "fedavg", "local_sgda"],
-    ("algorithm.lr_x=-1",): ["LocalSGDA: lr_x must be positive, got -1"],
+    ("algorithm.lr_x=-1",): ["AdaFGDA: lr_x must be positive, got -1"],
     ("algorithm.lr_x=much",): ["lr_x must be a number, got 'much'"],
     ("algorithm.local_step=3",): ["no option algorithm.local_step", "did you mean local_steps?"],
     ("clientz=3",): ["no option clientz", "did you mean clients?"],
