@@ -523,7 +523,7 @@ def train_resnet20(root: str, cache: str) -> list[dict[str, float]]:
     os.environ["FEDSYS_CACHE"] = cache
     data = CIFAR10(root=root, limit=400, limit_test=120)
     task = Imbalance(None, positive=VEHICLES)
-    problem = DeepAUC(data, Disjoint(), CifarResNet(20), task, batch_size=8)
+    problem = DeepAUC(data, Disjoint(), CifarResNet(20), batch_size=8, imbalance=task)
     algorithm = LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=4)
     return fedsys.run(problem, algorithm, rounds=3, clients=4, evaluate_every=3, seed=1).records
 
