@@ -28,8 +28,10 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     sys.stdout.flush()
-    if world.ranks > 1 and code:
-        # A rank that failed must not wait in its destructors for ranks that are gone.
+    sys.stderr.flush()
+    if world.ranks > 1:
+        # A rank that failed must not wait in its destructors for ranks that are gone; and a thread
+        # of gloo's that still holds a tensor aborts an interpreter that is ending.
         os._exit(code)
     sys.exit(code)
 

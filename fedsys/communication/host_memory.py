@@ -64,6 +64,12 @@ class HostTransport(DistributedTransport):
         if self.rank != 0:
             buffer.copy_(written[0])
 
+    def close(self) -> None:
+        """Let go of the areas, too."""
+        super().close()
+        self._areas.clear()
+        self._maps.clear()
+
     def _fits(self, buffer: Tensor) -> bool:
         """Whether the areas take the buffer, which may make new ones: same answer on all ranks."""
         size = buffer.nbytes

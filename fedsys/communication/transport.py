@@ -39,6 +39,9 @@ class Transport(Protocol):
     def all_gather_object(self, value: Any) -> list[Any]:
         """A small picklable value of every rank; for set-up and errors, not for the hot path."""
 
+    def close(self) -> None:
+        """Let go of the wire."""
+
 
 class LocalTransport:
     """A single process: every sum has one term."""
@@ -62,6 +65,9 @@ class LocalTransport:
     def all_gather_object(self, value: Any) -> list[Any]:
         """All values there are."""
         return [value]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 class DistributedTransport:
@@ -115,6 +121,14 @@ class DistributedTransport:
         except RuntimeError as error:
             raise LostRankError(first_line(error)) from error
         return values
+
+    def close(self) -> None:
+        """Let go of the process group.
+
+        Its threads end with the last reference to it. Those that outlive the interpreter, still
+        holding a tensor, would abort the process.
+        """
+        del self._group
 
     @staticmethod
     def _finish(collective: Callable[..., dist.Work], *arguments: object) -> None:

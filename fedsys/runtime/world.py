@@ -86,6 +86,7 @@ class World:
 
     def disconnect(self) -> None:
         """Leave the process group."""
+        self.transport.close()
         if dist.is_initialized():
             dist.destroy_process_group()
         self.transport = LocalTransport()
