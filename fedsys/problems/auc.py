@@ -12,7 +12,7 @@ from fedsys.communication import Sync
 from fedsys.compat import torchmetrics
 from fedsys.data import IID, DatasetSource, Digits, Imbalance, Partition
 from fedsys.models import MLP, ModelSource
-from fedsys.problems.network import ClientData, MinimaxNetworkOracle
+from fedsys.problems.network import ClientData, Loss, MinimaxNetworkOracle
 from fedsys.problems.oracle import Site
 from fedsys.problems.seeded import seeded_build
 
@@ -43,15 +43,19 @@ class DeepAUC:
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """The oracle of the clients hosted at a site."""
+        return DeepAUCOracle(*self._parts(site))
+
+    def _parts(self, site: Site) -> tuple[Site, Loss, tuple[nn.Module, nn.Module], ClientData]:
+        """What the oracle is made of."""
         data = self.imbalance(self.dataset.load(), site.seed)
         prior = float(data.train_labels.double().mean())
         net = seeded_build(lambda: self.model.build(data.input_shape, outputs=1), site.seed)
-        players = (_Primal(net), _Dual())
+        players = (Primal(net), _Dual())
         clients = ClientData.of(data, self.partition, self.batch_size, site)
-        return DeepAUCOracle(site, _AUCLoss(prior), players, clients)
+        return site, _AUCLoss(prior), players, clients
 
 
-class _Primal(nn.Module):
+class Primal(nn.Module):
     """(w, a, b): the network and the two class means."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -59,9 +63,14 @@ class _Primal(nn.Module):
         self.net = net
         self.a, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
 
+    def logits(self, inputs: Tensor) -> Tensor:
+        """The network's one output."""
+        logits: Tensor = self.net(inputs)[:, 0]
+        return logits
+
     def forward(self, inputs: Tensor) -> Tensor:
         """The scores h in (0, 1)."""
-        return torch.sigmoid(self.net(inputs)[:, 0])
+        return torch.sigmoid(self.logits(inputs))
 
 
 class _Dual(nn.Module):
@@ -78,7 +87,7 @@ class _AUCLoss:
 
     p: float
 
-    def __call__(self, x: _Primal, y: _Dual, inputs: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, x: Primal, y: _Dual, inputs: Tensor, labels: Tensor) -> Tensor:
         p, h = self.p, x(inputs)
         positive = labels.to(h.dtype)
         negative = 1 - positive

@@ -158,6 +158,9 @@ class NetworkOracle(SteppingOracle):
     def _load(self, client: int, rows: tuple[Tensor, ...]) -> None:
         for player, row in zip(self._players, rows, strict=True):
             player.load(row[client])
+        self._load_statistics(client)
+
+    def _load_statistics(self, client: int) -> None:
         if self.rider is not None:
             self._players[0].buffers.copy_(self.rider[client])
 
