@@ -1,6 +1,7 @@
 """Problems, and the oracles by which algorithms ask them."""
 
 from fedsys.problems.auc import DeepAUC
+from fedsys.problems.binary import BinaryClassification
 from fedsys.problems.bounded_saddle import LogCoshSaddle, SkewSaddle
 from fedsys.problems.classification import Classification
 from fedsys.problems.composite_saddle import CompositeSaddle
@@ -31,6 +32,7 @@ from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 __all__ = [
     "KINDS",
     "BilinearGame",
+    "BinaryClassification",
     "Classification",
     "CompositeSaddle",
     "Compositional",

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedsys.communication import Sync
-from fedsys.compat import torchmetrics
 from fedsys.data import IID, DatasetSource, Digits, Imbalance, Partition
 from fedsys.models import MLP, ModelSource
+from fedsys.problems.binary import Scorer, area_under_curve
 from fedsys.problems.network import ClientData, Loss, MinimaxNetworkOracle
 from fedsys.problems.oracle import Site
 from fedsys.problems.seeded import seeded_build
@@ -50,27 +50,17 @@ class DeepAUC:
         data = self.imbalance(self.dataset.load(), site.seed)
         prior = float(data.train_labels.double().mean())
         net = seeded_build(lambda: self.model.build(data.input_shape, outputs=1), site.seed)
-        players = (Primal(net), _Dual())
+        players = (_Primal(net), _Dual())
         clients = ClientData.of(data, self.partition, self.batch_size, site)
         return site, _AUCLoss(prior), players, clients
 
 
-class Primal(nn.Module):
+class _Primal(Scorer):
     """(w, a, b): the network and the two class means."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
+        super().__init__(net)
         self.a, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """The network's one output."""
-        logits: Tensor = self.net(inputs)[:, 0]
-        return logits
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The scores h in (0, 1)."""
-        return torch.sigmoid(self.logits(inputs))
 
 
 class _Dual(nn.Module):
@@ -87,7 +77,7 @@ class _AUCLoss:
 
     p: float
 
-    def __call__(self, x: Primal, y: _Dual, inputs: Tensor, labels: Tensor) -> Tensor:
+    def __call__(self, x: _Primal, y: _Dual, inputs: Tensor, labels: Tensor) -> Tensor:
         p, h = self.p, x(inputs)
         positive = labels.to(h.dtype)
         negative = 1 - positive
@@ -104,9 +94,4 @@ class DeepAUCOracle(MinimaxNetworkOracle):
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """train_loss and test_auc of the averaged model."""
-        scores = self.test_outputs(z, sync, self._players[0].module)
-        metrics = super().evaluate(z, sync)
-        if self.site.placement.rank == 0:
-            auroc = torchmetrics().binary_auroc(scores.float(), self.data.test_labels)
-            metrics["test_auc"] = float(auroc)
-        return metrics
+        return {**super().evaluate(z, sync), **area_under_curve(self, z, sync)}

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedsys.data import Batch
 from fedsys.errors import require
-from fedsys.problems.auc import DeepAUC, DeepAUCOracle, Primal
+from fedsys.problems.auc import DeepAUC, DeepAUCOracle
+from fedsys.problems.binary import cross_entropy
 from fedsys.problems.oracle import Draw, Pullback, Site
 
 
@@ -85,12 +85,7 @@ class CompositionalAUCOracle(DeepAUCOracle):
         self._load_statistics(client)
         inputs, labels = batch.inputs[client], batch.labels[client]
         with torch.enable_grad():
-            loss = self._players[0].at(row, _cross_entropy, inputs, labels)
+            loss = self._players[0].at(row, cross_entropy, inputs, labels)
             (gradient,) = torch.autograd.grad(loss, row, create_graph=self._exact)
         self._keep_statistics(client)
         return gradient
-
-
-def _cross_entropy(x: Primal, inputs: Tensor, labels: Tensor) -> Tensor:
-    logits = x.logits(inputs)
-    return binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))

@@ -72,6 +72,11 @@ class NetworkOracle(SteppingOracle):
         self.z0 = site.rows(torch.cat([player.vector for player in self._players]))
         self.rider = self._statistics()
 
+    @property
+    def min_player(self) -> nn.Module:
+        """The module of the min player."""
+        return self._players[0].module
+
     def draw(self) -> Draw:
         """The next batch of each hosted client."""
         return self.data.batches.at(*self._next())
