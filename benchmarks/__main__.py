@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step] [round] [proxskip] [startup]`: is fedsys as thin as it says?"""
+"""`python -m benchmarks [step] [compositional] [round] ...`: is fedsys as thin as it says?"""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from statistics import median
 
 import torch
 
-from benchmarks import communication_round, local_step, proxskip, startup
+from benchmarks import communication_round, compositional_step, local_step, proxskip, startup
 from benchmarks.measure import Ratio
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
     "step": local_step.measure,
+    "compositional": compositional_step.measure,
     "round": communication_round.measure,
     "proxskip": proxskip.measure,
     "startup": startup.measure,

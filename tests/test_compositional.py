@@ -140,21 +140,22 @@ def test_a_round_sends_three_dx_and_two_dy_numbers_in_one_all_reduce() -> None:
     assert d.communicator.traffic.bytes_up == 2 * 8 * (3 * dx + 2 * dy)
 
 
-def test_it_finds_the_saddle_of_the_mean_of_inner_functions() -> None:
-    # g_m(x) = (1 + m) x, whose mean over m = 0, 1, 2 is 2x; f(h, y) = h^2/2 - h + h y - y^2/2.
-    # y = h, so h^2 - h is least at h = 1/2: x = 1/4, y = 1/2, and the loss is -1/4.
+def test_it_ends_where_its_clients_inner_estimates_say() -> None:
+    # g_m(x) = (1 + m) x for m = 0, 1, 2, and f(h, y) = h^2/2 - h + h y - y^2/2. With averages in
+    # every step and alpha eta = 0.9, client m has h_m = 0.1 * 2x + 0.9 (1 + m) x. At the end
+    # mean h_m = y, so y = 2x, and mean (1 + m)(h_m - 1 + y) = 4.6 x + 2 (2x - 1) = 0.
     problem = CompositionalProblem(
         lambda x, client, rng: (1 + client) * x,
         lambda h, y, client, rng: (h.square() / 2 - h + h * y - y.square() / 2).sum(),
         torch.zeros(1),
         torch.zeros(1),
     )
-    # A client's h has the weight alpha eta of its own g, not the mean, which leaves some 0.0003.
-    algorithm = LocalSCGDAM(eta=0.3, gamma_x=0.3, gamma_y=0.3, alpha=0.05, local_steps=1)
-    result = fedsys.run(problem, algorithm, steps=600, clients=3, dtype="float64")
-    assert float(result.variables["x"]) == pytest.approx(0.25, abs=1e-3)
-    assert float(result.variables["y"]) == pytest.approx(0.5, abs=2e-3)
-    assert result.records[-1]["train_loss"] == pytest.approx(-0.25, abs=1e-4)
+    algorithm = LocalSCGDAM(eta=0.3, gamma_x=0.3, gamma_y=0.3, alpha=3.0, local_steps=1)
+    result = fedsys.run(problem, algorithm, steps=300, clients=3, dtype="float64")
+    x = 2 / 8.6
+    assert float(result.variables["x"]) == pytest.approx(x, abs=1e-8)
+    assert float(result.variables["y"]) == pytest.approx(2 * x, abs=1e-8)
+    assert result.records[-1]["train_loss"] == pytest.approx(4 * x**2 - 2 * x, abs=1e-8)
 
 
 @pytest.mark.parametrize(("name", "value"), [("alpha", 4.0), ("beta_x", 3.4), ("beta_y", 0.0)])

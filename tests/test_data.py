@@ -124,6 +124,18 @@ def test_which_positives_stay_is_a_matter_of_the_seed() -> None:
     assert rows(first.train_inputs) != rows(other.train_inputs)
 
 
+def test_a_limit_keeps_so_many_of_both_parts_and_the_share_of_positives() -> None:
+    task = Imbalance(0.2, limit=50)(CLOUDS, seed=1)
+    assert task.train_labels.bincount().tolist() == [40, 10]
+    assert task.test_labels.bincount().tolist() == [25, 25]
+    assert len(task.train_inputs) == len(task.test_inputs) == 50
+    whole = {tuple(row) for row in Imbalance(0.2)(CLOUDS, seed=1).train_inputs.tolist()}
+    assert {tuple(row) for row in task.train_inputs.tolist()} < whole
+    assert len(Imbalance(0.2, limit=10_000)(CLOUDS, seed=1).train_labels) == len(whole)
+    with pytest.raises(InputError, match="limit must be at least 2 or null, got 1"):
+        Imbalance(limit=1)
+
+
 def test_more_positives_than_there_are_is_refused_with_the_counts() -> None:
     message = r"positive_ratio=0\.75 asks for 360 positives, the data has 120 \(and 120 negatives\)"
     with pytest.raises(InputError, match=message):

@@ -47,15 +47,19 @@ class Imbalance:
     Args:
         positive_ratio: p, or None to keep all.
         positive: which half of the classes is positive, "second_half" or "first_half".
+        limit: the most samples that either part keeps, both classes in proportion; None for all.
     """
 
     positive_ratio: float | None = 0.1
     positive: str = "second_half"
+    limit: int | None = None
 
     def __post_init__(self) -> None:
         ratio = self.positive_ratio
         valid = ratio is None or 0 < ratio < 1
         require(valid, "imbalance", "positive_ratio", ratio, "in (0, 1) or null")
+        valid = self.limit is None or self.limit >= 2
+        require(valid, "imbalance", "limit", self.limit, "at least 2 or null")
         halves = ("first_half", "second_half")
         require(
             self.positive in halves, "imbalance", "positive", self.positive, " or ".join(halves)
@@ -70,14 +74,30 @@ class Imbalance:
         keep = np.arange(len(train))
         if self.positive_ratio is not None:
             keep = self._thin(train.numpy(), self.positive_ratio, seed)
-        index = torch.from_numpy(keep)
-        return replace(
+        index = torch.from_numpy(self._limited(keep, train.numpy(), seed))
+        binary = replace(
             data,
             train_inputs=data.train_inputs[index],
             train_labels=train[index].long(),
             test_labels=test.long(),
             classes=2,
         )
+        if self.limit is None or len(test) <= self.limit:
+            return binary
+        tested = torch.from_numpy(self._limited(np.arange(len(test)), test.numpy(), seed))
+        return replace(
+            binary, test_inputs=data.test_inputs[tested], test_labels=test[tested].long()
+        )
+
+    def _limited(self, index: np.ndarray, positive: np.ndarray, seed: int) -> np.ndarray:
+        """At most `limit` of the indices, with as many positives among them as before."""
+        if self.limit is None or len(index) <= self.limit:
+            return index
+        order = generator(seed, "limit").permutation(index)
+        share = self.limit / len(index)
+        parts = (order[positive[order]], order[~positive[order]])
+        kept = [part[: max(1, int(share * len(part)))] for part in parts]
+        return np.sort(np.concatenate(kept))
 
     def _is_positive(self, data: Dataset, labels: Tensor) -> Tensor:
         upper = labels >= data.classes // 2
