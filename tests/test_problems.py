@@ -27,6 +27,7 @@ from fedsys.problems import (
     Problem,
     QuadraticGame,
     Site,
+    network,
 )
 from fedsys.random import generator
 
@@ -274,6 +275,14 @@ def test_test_auc_is_that_of_scikit_learn_on_the_whole_test_part() -> None:
     assert metrics["test_auc"] == pytest.approx(auc, abs=1e-6)
     losses = oracle.losses(z, oracle.data.batches.whole)
     assert metrics["train_loss"] == pytest.approx(float(losses.mean()), abs=1e-12)
+
+
+def test_metrics_of_many_samples_are_those_of_their_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle = DeepAUC(Clouds(), model=MLP([3]), batch_size=4).oracle(site(2))
+    z = points(oracle)[:1].expand_as(oracle.z0)
+    whole = oracle.evaluate(z, aside(2))
+    monkeypatch.setattr(network, "PIECE", 7)
+    assert oracle.evaluate(z, aside(2)) == pytest.approx(whole, abs=1e-12)
 
 
 def test_classification_reports_the_share_of_the_test_part_that_is_right() -> None:

@@ -33,6 +33,8 @@ class StagedAlgorithm(PeriodicAlgorithm[AnyOracle, AnyState]):
         increasing = all(a < b for a, b in pairwise(shares))
         self._require(increasing, "decay_at", "increasing shares in (0, 1)")
         self._require_positive("decay_by")
+        T = self.total_steps
+        self._require(T is None or (isinstance(T, int) and T >= 1), "total_steps", "at least 1")
 
     def planned(self, steps: int) -> Self:
         """With the length of the run."""

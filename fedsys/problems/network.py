@@ -17,7 +17,11 @@ from fedsys.models import FlatModule
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
 
 Loss = Callable[..., Tensor]
-"""loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules."""
+"""loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules. It is a
+mean over the samples."""
+
+PIECE = 1000
+"""The most samples that go through a network at once when it is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class NetworkOracle(SteppingOracle):
         """f_m(z_m) on the batch of each hosted client: [C]."""
         rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating():
-            return torch.stack([self._loss_at(c, rows, batch) for c in range(len(z))])
+            return torch.stack([self._loss_in_pieces(c, rows, batch) for c in range(len(z))])
 
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
         """F = (gx, -gy)."""
@@ -118,7 +122,12 @@ class NetworkOracle(SteppingOracle):
         mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
             self._load(0, z.split_with_sizes(self._dims, dim=1))
-            outputs = torch.stack([apply(self.data.test_inputs[share]) for share in mine])
+            outputs = torch.stack(
+                [
+                    torch.cat([apply(self.data.test_inputs[piece]) for piece in share.split(PIECE)])
+                    for share in mine
+                ]
+            )
         return sync.gather(outputs).flatten(0, 1)[: len(rows)]
 
     @contextmanager
@@ -157,8 +166,22 @@ class NetworkOracle(SteppingOracle):
 
     def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         self._load(client, rows)
+        return self._loss_of(batch.inputs[client], batch.labels[client])
+
+    def _loss_in_pieces(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
+        """The same for all of a client's data, which need not fit into memory at once."""
+        self._load(client, rows)
+        inputs, labels = batch.inputs[client].split(PIECE), batch.labels[client].split(PIECE)
+        losses = [self._loss_of(*piece) for piece in zip(inputs, labels, strict=True)]
+        if len(losses) == 1:
+            return losses[0]
+        weights = losses[0].new_tensor([len(piece) / len(batch.labels[client]) for piece in labels])
+        return torch.stack(losses) @ weights
+
+    def _loss_of(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """At the point that is loaded."""
         modules = (player.module for player in self._players)
-        return self._loss(*modules, batch.inputs[client], batch.labels[client])
+        return self._loss(*modules, inputs, labels)
 
     def _load(self, client: int, rows: tuple[Tensor, ...]) -> None:
         for player, row in zip(self._players, rows, strict=True):
