@@ -95,8 +95,8 @@ def test_the_scale_chooses_the_size_of_an_experiment() -> None:
     small, paper = (
         resolved("experiment=localscgdam/digits", f"scale={s}") for s in ("small", "paper")
     )
-    # 20 and 100 epochs of 720 samples in batches of 32 on 4 clients.
-    assert (small.steps, paper.steps) == (112, 562)
+    # 200 and 1000 epochs of 720 samples in batches of 32 on 4 clients.
+    assert (small.steps, paper.steps) == (1125, 5625)
     assert small.problem == paper.problem
 
 
