@@ -29,24 +29,32 @@ from fedsys.algorithms import (
     AdaBelief,
     AdaFGDA,
     Algorithm,
+    CoDA,
     FedAvg,
     FedGDAGT,
     FedNest,
+    FedProx,
+    LocalSCGDAM,
     LocalSEG,
     LocalSGDA,
+    LocalSGDAM,
     LocalSGDAPlus,
+    LocalSGDM,
     MomentumLocalSGDA,
     MomentumLocalSGDAPlus,
     ProxSkip,
     ProxSkipLSVRGDA,
+    Scaffold,
     State,
 )
 from fedsys.communication import AllReduce, Every, Placement, Sync, Transport
 from fedsys.data import Dataset
 from fedsys.models import MLP
 from fedsys.problems import (
+    BinaryClassification,
     Classification,
     CompositeSaddle,
+    CompositionalAUC,
     DeepAUC,
     Oracle,
     PolicemanBurglar,
@@ -118,6 +126,9 @@ AUC = DeepAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4)
 ROBUST = RobustNetwork(Clouds(), model=MLP(hidden=[3]), batch_size=4)
 CLASSES = Classification(Clouds(), model=MLP(hidden=[]), batch_size=4)
 STATISTICS = Classification(Clouds(), model=BatchNormNet(), batch_size=4)
+COMPOSITIONAL = CompositionalAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4, rho=0.3)
+RATIO = BinaryClassification(Clouds(), model=MLP(hidden=[3]), batch_size=4, loss="ratio")
+STAGES = {"local_steps": 3, "decay_at": (0.4, 0.7), "total_steps": 17}
 
 CASES = {
     "local_sgda-game": Case(LocalSGDA(lr_x=0.2, lr_y=0.1, local_steps=3), GAME),
@@ -164,6 +175,12 @@ CASES = {
     ),
     "fednest-game": Case(FedNest(lr_x=0.2, lr_y=0.1, local_steps=2), GAME, exchanges=4),
     "codasca-game": Case(CODASCA(lr_x=0.2, lr_y=0.1, gamma=5.0, stage=6, local_steps=3), GAME),
+    "localscgdam-auc": Case(LocalSCGDAM(**STAGES), COMPOSITIONAL),
+    "localsgdam-auc": Case(LocalSGDAM(**STAGES, decays="eta"), AUC),
+    "coda-auc": Case(CoDA(lr=0.5, prox_weight=0.1, **STAGES), AUC),
+    "localsgdm-ratio": Case(LocalSGDM(**STAGES), RATIO),
+    "scaffold-classes": Case(Scaffold(lr=0.3, lr_server=0.9, **STAGES), CLASSES),
+    "fedprox-classes": Case(FedProx(lr=0.3, mu=0.1, **STAGES), CLASSES),
     "coins-game": Case(CoinToy(lr=0.2, p=0.3, q=0.4), GAME, at_start=1),
     "server-game": Case(ServerToy(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
     "server-batchnorm": Case(ServerToy(lr=0.2, local_steps=3), STATISTICS, exchanges=2, at_start=1),
@@ -174,13 +191,18 @@ class Drive:
     """The bare loop: what the runner does, without records and checkpoints."""
 
     def __init__(
-        self, case: Case, transport: Transport, clients: int = CLIENTS, first_step: int = 0
+        self,
+        case: Case,
+        transport: Transport,
+        clients: int = CLIENTS,
+        first_step: int = 0,
+        communicator: AllReduce | None = None,
     ) -> None:
         self.algorithm: Algorithm[Any, Any] = case.algorithm
         placement = Placement(clients, transport.rank, transport.size)
         self.site = Site(placement, seed=SEED, dtype=torch.float64)
         self.oracle = case.problem.oracle(self.site)
-        self.communicator: AllReduce = default_communicator(self.algorithm)
+        self.communicator = communicator or default_communicator(self.algorithm)
         self.communicator.open(
             transport,
             placement,

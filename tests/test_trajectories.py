@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
+import compositional_network as network
 import numpy as np
 import pytest
 import torch
@@ -15,10 +17,12 @@ from cases import CLIENTS, SEED, Case, Drive
 from processes import Ranks, connected
 from torch import Tensor
 from transcriptions.cdma import cdma
+from transcriptions.coda import coda
 from transcriptions.codasca import codasca
 from transcriptions.fedavg import fedavg
 from transcriptions.fedgda_gt import fedgda_gt
 from transcriptions.fednest import fednest
+from transcriptions.fedprox import fedprox
 from transcriptions.fgda import adabelief, adam, fgda
 from transcriptions.gradients import FullGradients
 from transcriptions.lde import lde
@@ -27,10 +31,14 @@ from transcriptions.lippax import lippax
 from transcriptions.local_seg import local_seg
 from transcriptions.local_sgda import local_sgda
 from transcriptions.local_sgda_plus import local_sgda_plus
+from transcriptions.localscgdam import localscgdam
+from transcriptions.localsgdam import localsgdam
+from transcriptions.localsgdm import localsgdm
 from transcriptions.lsgd import lsgd
 from transcriptions.momentum_local_sgda import momentum_local_sgda
 from transcriptions.proxskip import proxskip, proxskip_lsvrgda
 from transcriptions.sagda import sagda
+from transcriptions.scaffold import scaffold
 
 from fedsys import algorithms
 from fedsys.algorithms import (
@@ -49,21 +57,28 @@ from fedsys.algorithms import (
     AdaFGDA,
     Adam,
     Algorithm,
+    CoDA,
     Decreasing,
     FedAvg,
     FedGDAGT,
     FedNest,
+    FedProx,
+    LocalSCGDAM,
     LocalSEG,
     LocalSGDA,
+    LocalSGDAM,
     LocalSGDAPlus,
+    LocalSGDM,
     MomentumLocalSGDA,
     MomentumLocalSGDAPlus,
     ProxSkip,
     ProxSkipLSVRGDA,
+    Scaffold,
 )
 from fedsys.algorithms.fgda import READINGS
 from fedsys.communication import Coins, LocalTransport, Placement, SkipCoin
 from fedsys.problems import (
+    CompositionalProblem,
     MinimaxProblem,
     MinimisationProblem,
     OperatorProblem,
@@ -98,8 +113,8 @@ def loss(x: Tensor, client: int, rng: np.random.Generator) -> Tensor:
     return x @ torch.from_numpy(A[client]) @ x / 2 + x.cosh().log().sum() + linear @ x
 
 
-def gradient(client: int, x: np.ndarray, t: int) -> np.ndarray:
-    noise = generator(SEED, "function", client, t, 0).standard_normal(3)
+def gradient(client: int, x: np.ndarray, t: int, k: int = 0) -> np.ndarray:
+    noise = generator(SEED, "function", client, t, k).standard_normal(3)
     return A[client] @ x + np.tanh(x) + b[client] + 0.1 * noise
 
 
@@ -114,11 +129,32 @@ def game(x: Tensor, y: Tensor, client: int, rng: np.random.Generator) -> Tensor:
     return bilinear + linear + 0.1 * (noise @ torch.cat([x, y]))
 
 
+def stream(client: int, t: int, k: int) -> np.random.Generator:
+    """Of the k-th draw of iteration t; those of `init`, t = -1, have numbers of their own."""
+    return generator(SEED, "function", client, max(t, 0), k + (t < 0) * 2**20)
+
+
 def gradients(client: int, x: np.ndarray, y: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
-    noise = 0.1 * generator(SEED, "function", client, t, 0).standard_normal(5)
+    noise = 0.1 * stream(client, t, 0).standard_normal(5)
     gx = A[client] @ x + B[client] @ y + b[client] + noise[:3]
     gy = B[client].T @ x - C[client] @ y - c[client] + noise[3:]
     return gx, gy
+
+
+# The same game f_i at h = the mean of g_i(x) = x + tanh(G_i x + noise) / 2 in place of x: draw 0 is
+# the outer sample, draw 1 the inner one.
+
+G = matrices(8, 3, 3)
+
+
+def inner(x: Tensor, client: int, rng: np.random.Generator) -> Tensor:
+    noise = torch.from_numpy(0.1 * rng.standard_normal(3))
+    return x + torch.tanh(torch.from_numpy(G[client]) @ x + noise) / 2
+
+
+def inner_and_jacobian(client: int, x: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+    th = np.tanh(G[client] @ x + 0.1 * stream(client, t, 1).standard_normal(3))
+    return x + th / 2, np.eye(3) + (1 - th**2)[:, None] * G[client] / 2
 
 
 # Find z with mean_i F_i(z) = 0, F_i the mean of F_ij(z) = J_ij z + tanh z + b_ij over 4 samples j.
@@ -221,13 +257,6 @@ def svrg_steps() -> Iterator[Fields]:
     )
 
 
-PERIOD = {"lr": 0.1, "local_steps": 7}
-INNER = {"local_steps": 7, "H": 3, "eta": 0.1, "gamma": 0.05}
-
-MINIMISATION = MinimisationProblem(loss, torch.from_numpy(X0))
-MINIMAX = MinimaxProblem(game, torch.from_numpy(X0), torch.from_numpy(Y0))
-
-
 @dataclass(frozen=True)
 class Trajectory:
     """An algorithm on a problem, and the transcription that must agree with it."""
@@ -236,6 +265,67 @@ class Trajectory:
     problem: Problem[Oracle]
     transcription: Callable[[], Iterator[Fields]]
     steps: int = STEPS
+
+
+PERIOD = {"lr": 0.1, "local_steps": 7}
+INNER = {"local_steps": 7, "H": 3, "eta": 0.1, "gamma": 0.05}
+
+MINIMISATION = MinimisationProblem(loss, torch.from_numpy(X0))
+MINIMAX = MinimaxProblem(game, torch.from_numpy(X0), torch.from_numpy(Y0))
+COMPOSITIONAL = CompositionalProblem(inner, game, torch.from_numpy(X0), torch.from_numpy(Y0))
+
+STAGES = {"local_steps": 7, "decay_at": (0.5, 0.75), "total_steps": STEPS}
+WEIGHTS = {"beta_x": 1.5, "beta_y": 1.2}
+
+
+def staged(first: float) -> Callable[[int], float]:
+    """Divided by 10 at 50 % and 75 % of 80 steps, or the next start of a round of 7."""
+    return lambda t: first / 10 ** ((t >= 42) + (t >= 63))
+
+
+def constant(value: float) -> Callable[[int], float]:
+    return lambda t: value
+
+
+def compositional_steps(decays: str) -> Iterator[Fields]:
+    """Either eta or both gammas fall."""
+    eta, gamma = (staged, constant) if decays == "eta" else (constant, staged)
+    rates = {"eta": eta(0.4), "gamma_x": gamma(0.3), "gamma_y": gamma(0.5)}
+    functions = inner_and_jacobian, gradients
+    return localscgdam(*functions, X0, Y0, CLIENTS, STEPS, 7, alpha=2.0, **WEIGHTS, **rates)
+
+
+def compositional_trajectory(decays: str) -> Trajectory:
+    numbers = {"eta": 0.4, "gamma_x": 0.3, "gamma_y": 0.5, "alpha": 2.0, **WEIGHTS}
+    algorithm = LocalSCGDAM(**numbers, **STAGES, decays=decays)
+    return Trajectory(algorithm, COMPOSITIONAL, lambda: compositional_steps(decays))
+
+
+def momentum_trajectory(policy: str) -> Trajectory:
+    numbers = {"momentum": 0.6, "momentum_sync": policy, "local_steps": 7}
+    algorithm = LocalSGDM(lr=0.1, **numbers, decay_at=(0.5, 0.75), total_steps=STEPS)
+    steps = CLIENTS, STEPS, staged(0.1)
+    return Trajectory(algorithm, MINIMISATION, lambda: localsgdm(gradient, X0, *steps, **numbers))
+
+
+def scaffold_trajectory(option: int) -> Trajectory:
+    numbers = {"lr": 0.1, "lr_server": 0.8, "local_steps": 7, "option": option}
+    return Trajectory(
+        Scaffold(**numbers),
+        MINIMISATION,
+        lambda: scaffold(gradient, X0, CLIENTS, STEPS, **numbers),
+    )
+
+
+def coda_trajectory(output: str) -> Trajectory:
+    stages = [(42, 0.1), (21, 0.01), (100, 0.001)]  # the run ends within the last
+    return Trajectory(
+        CoDA(lr=0.1, prox_weight=0.5, stage_output=output, **STAGES),
+        MINIMAX,
+        lambda: islice(
+            coda(gradients, X0, Y0, CLIENTS, stages, 7, gamma=2.0, output=output), STEPS
+        ),
+    )
 
 
 # The min-max methods on the finite sum, where the same sample can be taken at two points.
@@ -388,6 +478,28 @@ TRAJECTORIES = {
         FedGDAGT(**PERIOD), SUM, lambda: fedgda_gt(full_operator, Z0, CLIENTS, STEPS, **PERIOD)
     ),
     **{name: replace(entry, steps=SHORT) for name, entry in MINIMAX_METHODS.items()},
+    "localscgdam": compositional_trajectory(decays="eta"),
+    "localscgdam-gamma": compositional_trajectory(decays="gamma"),
+    "localscgdam-network": Trajectory(
+        LocalSCGDAM(local_steps=4), network.PROBLEM, network.localscgdam_steps, network.STEPS
+    ),
+    "localsgdam": Trajectory(
+        LocalSGDAM(eta=0.4, gamma_x=0.3, gamma_y=0.5, **WEIGHTS, local_steps=7),
+        MINIMAX,
+        lambda: localsgdam(gradients, X0, Y0, CLIENTS, STEPS, 7, 0.4, 0.3, 0.5, **WEIGHTS),
+    ),
+    "localsgdm": momentum_trajectory("average"),
+    "localsgdm-keep": momentum_trajectory("keep"),
+    "localsgdm-reset": momentum_trajectory("reset"),
+    "fedprox": Trajectory(
+        FedProx(mu=0.3, **PERIOD),
+        MINIMISATION,
+        lambda: fedprox(gradient, X0, CLIENTS, STEPS, mu=0.3, **PERIOD),
+    ),
+    "scaffold": scaffold_trajectory(option=2),
+    "scaffold-1": scaffold_trajectory(option=1),
+    "coda": coda_trajectory(output="average"),
+    "coda-last": coda_trajectory(output="last"),
     "proxskip": Trajectory(PROXSKIP, SUM, proxskip_steps),
     "proxskip_lsvrgda": Trajectory(SVRG, SUM, svrg_steps),
 }

@@ -1,14 +1,22 @@
 """Problems, and the oracles by which algorithms ask them."""
 
 from fedsys.problems.auc import DeepAUC
+from fedsys.problems.binary import BinaryClassification
 from fedsys.problems.bounded_saddle import LogCoshSaddle, SkewSaddle
 from fedsys.problems.classification import Classification
 from fedsys.problems.composite_saddle import CompositeSaddle
+from fedsys.problems.compositional_auc import CompositionalAUC
 from fedsys.problems.constants import Constants, Theory
-from fedsys.problems.functions import MinimaxProblem, MinimisationProblem, OperatorProblem
+from fedsys.problems.functions import (
+    CompositionalProblem,
+    MinimaxProblem,
+    MinimisationProblem,
+    OperatorProblem,
+)
 from fedsys.problems.matrix_game import PolicemanBurglar
 from fedsys.problems.oracle import (
     KINDS,
+    Compositional,
     Draw,
     Minimax,
     Minimisation,
@@ -26,8 +34,12 @@ from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 __all__ = [
     "KINDS",
     "BilinearGame",
+    "BinaryClassification",
     "Classification",
     "CompositeSaddle",
+    "Compositional",
+    "CompositionalAUC",
+    "CompositionalProblem",
     "Constants",
     "DeepAUC",
     "Draw",

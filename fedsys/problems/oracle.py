@@ -5,6 +5,7 @@ Axes: C hosted clients, M all clients, d variables. A point is [C, d]: a row per
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -139,10 +140,29 @@ class Minimisation(Oracle, Protocol):
         """The gradient of f_m(x_m; xi_m)."""
 
 
+Pullback = Callable[[Tensor], Tensor]
+"""v -> J'v, J the Jacobian of a function where it was evaluated."""
+
+
+@runtime_checkable
+class Compositional(Oracle, Protocol):
+    """min over x, max over y of the mean of the clients' f_m(g(x), y), g the mean of their g_m."""
+
+    x0: Tensor
+    y0: Tensor
+
+    def inner(self, x: Tensor, xi: Draw) -> tuple[Tensor, Pullback]:
+        """g_m(x_m; xi_m), and the product of its transposed Jacobian with any vectors v_m."""
+
+    def outer_grads(self, h: Tensor, y: Tensor, zeta: Draw) -> tuple[Tensor, Tensor]:
+        """The gradients of f_m(h_m, y_m; zeta_m) in h and in y."""
+
+
 KINDS: dict[str, type] = {
     "variational": Variational,
     "minimax": Minimax,
     "minimisation": Minimisation,
+    "compositional": Compositional,
 }
 """The kinds of problem, by the name that errors use."""
 

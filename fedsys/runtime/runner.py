@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsys.algorithms import Algorithm, State
-from fedsys.communication import AllReduce, Every, Traffic
+from fedsys.communication import AllReduce, Every, Schedule, Traffic
 from fedsys.errors import InputError, NonFiniteError
 from fedsys.problems import KINDS, Oracle, Problem, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
@@ -62,6 +62,12 @@ class Plan:
         """Whether there is nothing left to do."""
         return step >= self.steps if self.steps is not None else rounds >= (self.rounds or 0)
 
+    def length(self, schedule: Schedule) -> int:
+        """The steps of the run; those that can be expected, if coins decide on its rounds."""
+        if self.steps is not None:
+            return self.steps
+        return round((self.rounds or 0) * schedule.steps_per_round)
+
 
 @dataclass
 class Runner:
@@ -87,6 +93,7 @@ class Runner:
         if self.algorithm.kind not in kinds:
             raise KindError(self.algorithm, self.problem, kinds)
         self._tune()
+        self.algorithm = self.algorithm.planned(self.plan.length(self.algorithm.schedule))
 
     @property
     def oracle(self) -> Oracle:
