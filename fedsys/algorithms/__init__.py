@@ -2,8 +2,12 @@
 
 from fedsys.algorithms.algorithm import Algorithm, PeriodicAlgorithm, State
 from fedsys.algorithms.centralised import EG, GDA
+from fedsys.algorithms.fcfl import FCFL
 from fedsys.algorithms.fedavg import FedAvg
+from fedsys.algorithms.fedbio import FedBiO, FedBiOAcc
 from fedsys.algorithms.fedgda_gt import FedGDAGT
+from fedsys.algorithms.fedminmax import FedMinMax
+from fedsys.algorithms.fedreg import FedReg
 from fedsys.algorithms.lde import LDE
 from fedsys.algorithms.lesgd import LESGD
 from fedsys.algorithms.lippax import LIPPAX, SLIPPAX
@@ -14,6 +18,7 @@ from fedsys.algorithms.proxskip import ProxSkip, ProxSkipLSVRGDA
 
 __all__ = [
     "EG",
+    "FCFL",
     "GDA",
     "LDE",
     "LESGD",
@@ -22,7 +27,11 @@ __all__ = [
     "SLIPPAX",
     "Algorithm",
     "FedAvg",
+    "FedBiO",
+    "FedBiOAcc",
     "FedGDAGT",
+    "FedMinMax",
+    "FedReg",
     "LocalSEG",
     "LocalSGDA",
     "PeriodicAlgorithm",

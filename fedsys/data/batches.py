@@ -55,14 +55,15 @@ class Batches:
         """The k-th batch of a step."""
         if self._batch_size is None:
             return self.whole
-        rows = self._indices(step, k, self._batch_size)
+        rows = self.indices(step, k, self._batch_size)
         # Whole samples are copied: several times faster than indexing, which goes by elements.
         return Batch(
             tuple(self._inputs.index_select(0, row) for row in rows),
             tuple(self._labels.index_select(0, row) for row in rows),
         )
 
-    def _indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
+    def indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
+        """The places of each client's samples of a batch, among all samples hosted here."""
         rows = []
         for row, size in enumerate(self.sizes):
             epoch, first = divmod(step * batch_size, size)

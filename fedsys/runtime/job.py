@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from fedsys.algorithms.rates import Decreasing
 from fedsys.config import Settings
 from fedsys.errors import InputError
 from fedsys.runtime.api import connect, make_site
@@ -198,7 +197,7 @@ def _choices() -> dict[str, str]:
 def _numbers(algorithm: Any) -> dict[str, Any]:
     """The hyperparameters as they were used."""
     values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
-    return {n: asdict(v) if isinstance(v, Decreasing) else v for n, v in values.items()}
+    return {n: asdict(v) if is_dataclass(v) else v for n, v in values.items()}  # type: ignore[arg-type]
 
 
 def _theory(result: Result) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -133,7 +133,7 @@ class Runner:
         return state
 
     def _make_oracle(self) -> Oracle:
-        return self.problem.oracle(self.site)
+        return self.problem.oracle(replace(self.site, kind=self.algorithm.kind))
 
     @torch.no_grad()
     def _tune(self) -> None:
