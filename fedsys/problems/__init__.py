@@ -8,6 +8,7 @@ from fedsys.problems.composite_saddle import CompositeSaddle
 from fedsys.problems.constants import Constants, Theory
 from fedsys.problems.functions import MinimaxProblem, MinimisationProblem, OperatorProblem
 from fedsys.problems.group_fair import GroupFair
+from fedsys.problems.hyper_cleaning import HyperCleaning
 from fedsys.problems.hypergradient import (
     ExactHypergradient,
     Hypergradient,
@@ -46,6 +47,7 @@ __all__ = [
     "GroupFair",
     "Grouped",
     "HeterogeneousToy",
+    "HyperCleaning",
     "Hypergradient",
     "LogCoshSaddle",
     "Minimax",

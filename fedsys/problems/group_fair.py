@@ -48,8 +48,8 @@ class GroupFair:
         batch_size: samples per draw, or None for all.
         l2: the weight of |y|^2 / 2 in the training loss.
         validation_per_group: at most this many; never more than half of a client's smallest group.
-        validation: "all" puts samples of all labels aside; "positives" only those with label 1, of
-            which alone equal opportunity speaks.
+        validation: what is balanced: "all" is the groups, "labels" both labels of every group (n_sa
+            of the paper), "positives" the groups among positives, of which equal opportunity speaks.
     """
 
     dataset: DatasetSource = field(default_factory=Adult)
@@ -68,8 +68,8 @@ class GroupFair:
         require(valid, "group_fair", "batch_size", size, "at least 1, or null for all samples")
         require(self.l2 >= 0, "group_fair", "l2", self.l2, "at least 0")
         require(most >= 1, "group_fair", "validation_per_group", most, "at least 1")
-        known = ("all", "positives")
-        rule = " or ".join(known)
+        known = ("all", "labels", "positives")
+        rule = "one of " + ", ".join(known)
         require(self.validation in known, "group_fair", "validation", self.validation, rule)
 
     def oracle(self, site: Site) -> BilevelFairOracle | GroupedOracle:
@@ -90,8 +90,9 @@ class GroupFair:
             return GroupedOracle(site, model, whole, self.l2, Judge(data, parts, whole, site))
         most = self.validation_per_group
         labels = data.train_labels.numpy()
+        cells = 2 * groups + labels if self.validation == "labels" else groups
         fit = [p[labels[p] == 1] if self.validation == "positives" else p for p in parts]
-        held = [_balanced(part, groups, most, site.seed, c) for c, part in enumerate(fit)]
+        held = [_balanced(part, cells, most, site.seed, c) for c, part in enumerate(fit)]
         _refuse_unvalidated(held, data)
         rest = [np.setdiff1d(part, mine) for part, mine in zip(parts, held, strict=True)]
         train, validation = self._batches(data, rest, site), self._batches(data, held, site)

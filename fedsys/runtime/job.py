@@ -102,6 +102,7 @@ class _Job:
             loggers = self._settings.logger or {}
             self._loggers = [instantiate(one) for one in loggers.values() if one is not None]
             self._directory.open(self._config, resume)
+            self._directory.note("data.json", self._runner.description())
             for logger in self._loggers:
                 logger.begin(self._directory.path, self._config)
 
@@ -149,6 +150,7 @@ class _Job:
             "seconds_waited_by_rank": waited,
         }
         self._directory.finish(summary, result.variables)
+        self._directory.note("report.json", result.report)
         picture = path / "curves.png"
         plot(result.records, picture, f"{path.name}")
         for logger in self._loggers:
