@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step] [round] [proxskip] [startup]`: is fedsys as thin as it says?"""
+"""`python -m benchmarks [step] [round] [proxskip] [hypergradient] [startup]`: is fedsys thin?"""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from statistics import median
 
 import torch
 
-from benchmarks import communication_round, local_step, proxskip, startup
+from benchmarks import communication_round, hypergradient, local_step, proxskip, startup
 from benchmarks.measure import Ratio
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
     "step": local_step.measure,
     "round": communication_round.measure,
     "proxskip": proxskip.measure,
+    "hypergradient": hypergradient.measure,
     "startup": startup.measure,
 }
 RESULTS = Path(__file__).parent / "results"

@@ -34,8 +34,9 @@ from fedsys.random import generator
 class GroupFair:
     """A binary classifier that should treat groups alike.
 
-    Bilevel methods learn the groups' weights: each client puts `validation_per_group` samples of
-    every group aside for f, and trains on the weighted rest. The others train on all of it.
+    Bilevel methods learn the groups' weights: each client puts samples of every group aside for f,
+    which weights them so that every group counts alike, and trains on the rest. The others train on
+    all of it.
 
     A client with fewer than two samples of a group keeps them for training: its validation part is
     balanced over the other groups. A group that no client could validate is refused, and so is a
@@ -47,9 +48,9 @@ class GroupFair:
         model: the classifier, with one output.
         batch_size: samples per draw, or None for all.
         l2: the weight of |y|^2 / 2 in the training loss.
-        validation_per_group: at most this many; never more than half of a client's smallest group.
-        validation: what is balanced: "all" is the groups, "labels" both labels of every group (n_sa
-            of the paper), "positives" the groups among positives, of which equal opportunity speaks.
+        validation_per_group: at most this many, and never more than half of a client's.
+        validation: what is balanced: "all" is the groups, "labels" both labels of every group (the
+            paper's n_sa), "positives" the groups among positives, of which EqOpp speaks.
     """
 
     dataset: DatasetSource = field(default_factory=Adult)
@@ -57,7 +58,7 @@ class GroupFair:
     model: ModelSource = field(default_factory=lambda: MLP(hidden=[]))
     batch_size: int | None = 128
     l2: float = 1e-3
-    validation_per_group: int = 20
+    validation_per_group: int = 50
     validation: str = "all"
 
     kinds: ClassVar[tuple[str, ...]] = ("bilevel", "grouped", "minimisation")
@@ -92,24 +93,41 @@ class GroupFair:
         labels = data.train_labels.numpy()
         cells = 2 * groups + labels if self.validation == "labels" else groups
         fit = [p[labels[p] == 1] if self.validation == "positives" else p for p in parts]
-        held = [_balanced(part, cells, most, site.seed, c) for c, part in enumerate(fit)]
+        held = [_set_aside(part, cells, most, site.seed, c) for c, part in enumerate(fit)]
         _refuse_unvalidated(held, data)
         rest = [np.setdiff1d(part, mine) for part, mine in zip(parts, held, strict=True)]
-        train, validation = self._batches(data, rest, site), self._batches(data, held, site)
+        train, validation = self._batches(data, rest, site), self._batches(data, held, site, cells)
         judge = Judge(data, parts, whole, site, held)
         return BilevelFairOracle(site, model, train, validation, self.l2, judge)
 
-    def _batches(self, data: GroupedDataset, parts: list[np.ndarray], site: Site) -> StackedBatches:
+    def _batches(
+        self,
+        data: GroupedDataset,
+        parts: list[np.ndarray],
+        site: Site,
+        cells: np.ndarray | None = None,
+    ) -> StackedBatches:
+        """The samples of the hosted clients; if there are cells, each of these counts alike."""
         mine = [torch.from_numpy(parts[client]) for client in site.hosted]
+        mass = None
+        if cells is not None:
+            mass = [torch.from_numpy(_even_mass(cells[parts[client]])) for client in site.hosted]
         fields = (data.train_inputs, data.train_labels, data.train_groups)
         inputs, labels, groups = ([values[index] for index in mine] for values in fields)
-        return StackedBatches(site, inputs, labels, groups, self.batch_size)
+        return StackedBatches(site, inputs, labels, groups, self.batch_size, mass)
 
 
-def _balanced(
+def _even_mass(cells: np.ndarray) -> np.ndarray:
+    """Masses that sum up to 1, and to the same in every cell."""
+    _, cell, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    mass: np.ndarray = 1 / (len(counts) * counts[cell])
+    return mass
+
+
+def _set_aside(
     part: np.ndarray, groups: np.ndarray, most: int, seed: int, client: int
 ) -> np.ndarray:
-    """As many of one client's samples from each of its groups, or from none with fewer than two."""
+    """Up to half of one client's samples of each of its groups."""
     order = generator(seed, "validation", client).permutation(part)
     members = [order[groups[order] == group] for group in np.unique(groups[order])]
     members = [m for m in members if len(m) >= 2]
@@ -118,8 +136,7 @@ def _balanced(
             f"group_fair: client {client} has no group with two samples to put one aside for "
             "validation; use fewer clients or another partition"
         )
-    size = min(most, *(len(m) // 2 for m in members))
-    return np.sort(np.concatenate([m[:size] for m in members]))
+    return np.sort(np.concatenate([m[: min(most, len(m) // 2)] for m in members]))
 
 
 def _refuse_unvalidated(held: list[np.ndarray], data: GroupedDataset) -> None:
@@ -219,8 +236,7 @@ class BilevelFairOracle(ReweightingOracle):
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """outer_loss, the mean of f_m, and the metrics of the averaged classifier."""
         _, y = self.split(z)
-        loss = float(sync(self.outer_losses(y)[:, None])[0])
-        return {"outer_loss": loss, **self._judge.metrics(self.model, y, sync)}
+        return {**super().evaluate(z, sync), **self._judge.metrics(self.model, y, sync)}
 
     def describe(self) -> dict[str, Any]:
         """How the data was prepared."""

@@ -128,7 +128,7 @@ class HyperCleaningOracle(ReweightingOracle):
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """outer_loss, test_accuracy of the averaged model, and noise_auc of the weights."""
         x, y = self.split(z)
-        metrics = {"outer_loss": float(sync(self.outer_losses(y)[:, None])[0])}
+        metrics = super().evaluate(z, sync)
         if self.site.placement.rank == 0:
             scores, _ = self.model.scores(y[:1], self._test_inputs[None])
             right = scores[0].argmax(1) == self._test_labels

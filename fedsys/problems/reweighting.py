@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedsys.communication import Sync
 from fedsys.problems.bilevel import AutogradCurvature, leaf
 from fedsys.problems.oracle import Curvature, Draw, Site, SteppingOracle
 from fedsys.problems.stacked import (
@@ -138,6 +139,16 @@ class ReweightingOracle(SteppingOracle):
             g = (self.weighting(x, xi.tags) * xi.mass * loss).sum()
             (gy,) = torch.autograd.grad(g, y, create_graph=True)
             return AutogradCurvature(x, y, gy + self.l2 * y)
+
+    def named(self, z: Tensor) -> dict[str, Tensor]:
+        """The outer variable, and the model."""
+        x, y = self.split(z)
+        return {"x": x, **self.model.named(y)}
+
+    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
+        """outer_loss, the mean of f_m at the mean point."""
+        _, y = self.split(z)
+        return {"outer_loss": float(sync(self.outer_losses(y)[:, None])[0])}
 
     def split(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """x and y of a point, or of rows of points."""

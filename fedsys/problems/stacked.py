@@ -43,6 +43,7 @@ class StackedBatches:
         labels: of each hosted client.
         tags: of each hosted client.
         batch_size: samples per draw, or None for all.
+        mass: of the samples of each hosted client, if they do not count alike; all are drawn then.
     """
 
     def __init__(
@@ -52,18 +53,20 @@ class StackedBatches:
         labels: list[Tensor],
         tags: list[Tensor],
         batch_size: int | None,
+        mass: list[Tensor] | None = None,
     ) -> None:
         self.sizes = [len(rows) for rows in labels]
         self._fields = [torch.cat(field).to(site.device) for field in (inputs, labels, tags)]
         self._fields[0] = self._fields[0].to(site.dtype)
         self._batch_size = batch_size
-        if batch_size is not None and batch_size >= max(self.sizes):
+        if mass is not None or (batch_size is not None and batch_size >= max(self.sizes)):
             self._batch_size = None
         inputs_, labels_, _ = self._fields
         self._batches = Batches(
             inputs_, labels_, self.sizes, site.hosted, self._batch_size, site.seed
         )
-        self.whole = self._stack_all(site)
+        alike = [torch.full((n,), 1 / n, dtype=torch.float64) for n in self.sizes]
+        self.whole = self._stack_all([m.to(inputs_) for m in mass or alike])
 
     def at(self, step: int, k: int) -> Samples:
         """The k-th batch of a step."""
@@ -78,10 +81,9 @@ class StackedBatches:
         )
         return Samples(inputs, labels, tags, inputs.new_full((), 1 / size).expand(clients, size))
 
-    def _stack_all(self, site: Site) -> Samples:
+    def _stack_all(self, mass: list[Tensor]) -> Samples:
         parts = [field.split_with_sizes(self.sizes) for field in self._fields]
         inputs, labels, tags = (nn.utils.rnn.pad_sequence(list(p), batch_first=True) for p in parts)
-        mass = [torch.full((n,), 1 / n, dtype=site.dtype, device=site.device) for n in self.sizes]
         return Samples(inputs, labels, tags, nn.utils.rnn.pad_sequence(mass, batch_first=True))
 
 
