@@ -14,7 +14,15 @@ from statistics import median
 
 import torch
 
-from benchmarks import communication_round, compositional_step, fgda, local_step, proxskip, startup
+from benchmarks import (
+    communication_round,
+    compositional_step,
+    fgda,
+    hypergradient,
+    local_step,
+    proxskip,
+    startup,
+)
 from benchmarks.measure import Ratio
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
@@ -23,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
     "compositional": compositional_step.measure,
     "round": communication_round.measure,
     "proxskip": proxskip.measure,
+    "hypergradient": hypergradient.measure,
     "startup": startup.measure,
 }
 RESULTS = Path(__file__).parent / "results"

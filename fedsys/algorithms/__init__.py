@@ -6,10 +6,14 @@ from fedsys.algorithms.cdma import CDMA
 from fedsys.algorithms.centralised import EG, GDA
 from fedsys.algorithms.coda import CoDA
 from fedsys.algorithms.codasca import CODASCA
+from fedsys.algorithms.fcfl import FCFL
 from fedsys.algorithms.fedavg import FedAvg
+from fedsys.algorithms.fedbio import FedBiO, FedBiOAcc
 from fedsys.algorithms.fedgda_gt import FedGDAGT
+from fedsys.algorithms.fedminmax import FedMinMax
 from fedsys.algorithms.fednest import FedNest
 from fedsys.algorithms.fedprox import FedProx
+from fedsys.algorithms.fedreg import FedReg
 from fedsys.algorithms.fgda import FGDA, AdaFGDA
 from fedsys.algorithms.lde import LDE
 from fedsys.algorithms.lesgd import LESGD
@@ -31,6 +35,7 @@ __all__ = [
     "CDMA",
     "CODASCA",
     "EG",
+    "FCFL",
     "FGDA",
     "GDA",
     "LDE",
@@ -47,9 +52,13 @@ __all__ = [
     "Decreasing",
     "DiagonalRule",
     "FedAvg",
+    "FedBiO",
+    "FedBiOAcc",
     "FedGDAGT",
+    "FedMinMax",
     "FedNest",
     "FedProx",
+    "FedReg",
     "Identity",
     "LocalSCGDAM",
     "LocalSEG",
