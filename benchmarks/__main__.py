@@ -14,14 +14,24 @@ from statistics import median
 
 import torch
 
-from benchmarks import communication_round, fgda, local_step, proxskip, startup
+from benchmarks import (
+    communication_round,
+    compositional_step,
+    fgda,
+    hypergradient,
+    local_step,
+    proxskip,
+    startup,
+)
 from benchmarks.measure import Ratio
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
     "step": local_step.measure,
     "fgda": fgda.measure,
+    "compositional": compositional_step.measure,
     "round": communication_round.measure,
     "proxskip": proxskip.measure,
+    "hypergradient": hypergradient.measure,
     "startup": startup.measure,
 }
 RESULTS = Path(__file__).parent / "results"

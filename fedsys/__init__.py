@@ -4,6 +4,7 @@ from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, PeriodicAlgorithm, S
 from fedsys.errors import FedsysError, InputError
 from fedsys.problems import (
     Classification,
+    CompositionalProblem,
     DeepAUC,
     MinimaxProblem,
     MinimisationProblem,
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Algorithm",
     "Classification",
+    "CompositionalProblem",
     "DeepAUC",
     "FedAvg",
     "FedsysError",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
 
 GROUPS = ("algorithm", "problem", "model", "dataset", "partition", "communicator", "logger")
 
@@ -53,8 +54,21 @@ class Settings:
 
 
 def register() -> None:
-    """Let the files in conf/ refer to the types above as `schema`."""
+    """Let the files in conf/ refer to the types above as `schema`, and to the functions below."""
     ConfigStore.instance().store("schema", Settings)
+    for name, function in (("by_scale", by_scale), ("steps_of_epochs", steps_of_epochs)):
+        OmegaConf.register_new_resolver(f"fedsys.{name}", function, replace=True)
+
+
+def by_scale(small: Any, paper: Any, *, _root_: DictConfig) -> Any:
+    """${fedsys.by_scale:A,B} is A with scale=small and B with scale=paper."""
+    return paper if _root_.scale == "paper" else small
+
+
+def steps_of_epochs(epochs: float, samples: int, *, _root_: DictConfig) -> int:
+    """${fedsys.steps_of_epochs:E,N}: the steps in which the clients see N samples E times."""
+    seen = (_root_.clients or 1) * int(_root_.problem.batch_size)
+    return max(1, round(epochs * samples / seen))
 
 
 def folder() -> Path:

@@ -18,6 +18,7 @@ from fedsys.algorithms import (
     CDMA,
     CODASCA,
     EG,
+    FCFL,
     FGDA,
     GDA,
     LDE,
@@ -29,28 +30,43 @@ from fedsys.algorithms import (
     AdaBelief,
     AdaFGDA,
     Algorithm,
+    CoDA,
     FedAvg,
+    FedBiO,
+    FedBiOAcc,
     FedGDAGT,
+    FedMinMax,
     FedNest,
+    FedProx,
+    FedReg,
+    LocalSCGDAM,
     LocalSEG,
     LocalSGDA,
+    LocalSGDAM,
     LocalSGDAPlus,
+    LocalSGDM,
     MomentumLocalSGDA,
     MomentumLocalSGDAPlus,
     ProxSkip,
     ProxSkipLSVRGDA,
+    Scaffold,
     State,
 )
 from fedsys.communication import AllReduce, Every, Placement, Sync, Transport
-from fedsys.data import Dataset
+from fedsys.data import Dataset, GroupedDataset
 from fedsys.models import MLP
 from fedsys.problems import (
+    BinaryClassification,
     Classification,
     CompositeSaddle,
+    CompositionalAUC,
     DeepAUC,
+    GroupFair,
+    NeumannHypergradient,
     Oracle,
     PolicemanBurglar,
     Problem,
+    QuadraticBilevel,
     QuadraticGame,
     RobustNetwork,
     Site,
@@ -75,6 +91,31 @@ class Clouds:
         points = centres[labels] + stream.standard_normal((300, self.width))
         inputs, targets = torch.from_numpy(points), torch.from_numpy(labels)
         return Dataset(inputs[:240], targets[:240], inputs[240:], targets[240:], classes=4)
+
+
+@dataclass(frozen=True)
+class GroupedClouds:
+    """Two classes of three groups of different sizes: 210 to train, 90 to test."""
+
+    width: int = 4
+
+    def load(self) -> GroupedDataset:
+        """Draw the points."""
+        stream = np.random.default_rng(1)
+        groups = np.repeat([0, 1, 2], [150, 90, 60])
+        labels = (stream.random(300) < np.array([0.5, 0.4, 0.3])[groups]).astype(np.int64)
+        centres = stream.standard_normal((3, 2, self.width))
+        points = centres[groups, labels] + stream.standard_normal((300, self.width))
+        order = stream.permutation(300)
+        inputs, targets, members = (torch.from_numpy(a[order]) for a in (points, labels, groups))
+        return GroupedDataset(
+            *(inputs[:210], targets[:210], inputs[210:], targets[210:]),
+            classes=2,
+            train_groups=members[:210],
+            test_groups=members[210:],
+            group_names=("a", "b", "c"),
+            description={},
+        )
 
 
 @dataclass(frozen=True)
@@ -118,6 +159,13 @@ AUC = DeepAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4)
 ROBUST = RobustNetwork(Clouds(), model=MLP(hidden=[3]), batch_size=4)
 CLASSES = Classification(Clouds(), model=MLP(hidden=[]), batch_size=4)
 STATISTICS = Classification(Clouds(), model=BatchNormNet(), batch_size=4)
+COMPOSITIONAL = CompositionalAUC(Clouds(), model=MLP(hidden=[3]), batch_size=4, rho=0.3)
+RATIO = BinaryClassification(Clouds(), model=MLP(hidden=[3]), batch_size=4, loss="ratio")
+STAGES = {"local_steps": 3, "decay_at": (0.4, 0.7), "total_steps": 17}
+TWO_LEVELS = QuadraticBilevel(dim=3, samples=5, batch_size=2)
+FAIR = GroupFair(GroupedClouds(), model=MLP(hidden=[]), batch_size=6, validation_per_group=2)
+FAIR_NET = GroupFair(GroupedClouds(), model=MLP(hidden=[3]), batch_size=6, validation_per_group=2)
+NEUMANN = NeumannHypergradient(terms=2, lr=0.3)
 
 CASES = {
     "local_sgda-game": Case(LocalSGDA(lr_x=0.2, lr_y=0.1, local_steps=3), GAME),
@@ -164,6 +212,24 @@ CASES = {
     ),
     "fednest-game": Case(FedNest(lr_x=0.2, lr_y=0.1, local_steps=2), GAME, exchanges=4),
     "codasca-game": Case(CODASCA(lr_x=0.2, lr_y=0.1, gamma=5.0, stage=6, local_steps=3), GAME),
+    "localscgdam-auc": Case(LocalSCGDAM(**STAGES), COMPOSITIONAL),
+    "localsgdam-auc": Case(LocalSGDAM(**STAGES, decays="eta"), AUC),
+    "coda-auc": Case(CoDA(lr=0.5, prox_weight=0.1, **STAGES), AUC),
+    "localsgdm-ratio": Case(LocalSGDM(**STAGES), RATIO),
+    "scaffold-classes": Case(Scaffold(lr=0.3, lr_server=0.9, **STAGES), CLASSES),
+    "fedprox-classes": Case(FedProx(lr=0.3, mu=0.1, **STAGES), CLASSES),
+    "fedbio-quadratic": Case(
+        FedBiO(lr=0.1, inner_lr=0.3, hypergradient=NEUMANN, local_steps=3), TWO_LEVELS
+    ),
+    "fedbio-fair": Case(
+        FedBiO(lr=0.5, inner_lr=0.3, hypergradient=NEUMANN, fit_from=6, local_steps=3), FAIR_NET
+    ),
+    "fedbioacc-fair": Case(
+        FedBiOAcc(lr=9.0, inner_lr=3.0, hypergradient=NEUMANN, local_steps=3), FAIR
+    ),
+    "fedreg-fair": Case(FedReg(lr=0.3, weight=0.5, local_steps=3), FAIR),
+    "fedminmax-fair": Case(FedMinMax(lr=0.3, weight_lr=0.1), FAIR, at_start=1),
+    "fcfl-fair": Case(FCFL(lr=0.3, budget=0.05, first_stage=12, temperature=0.5), FAIR),
     "coins-game": Case(CoinToy(lr=0.2, p=0.3, q=0.4), GAME, at_start=1),
     "server-game": Case(ServerToy(lr=0.2, local_steps=3), GAME, exchanges=2, at_start=1),
     "server-batchnorm": Case(ServerToy(lr=0.2, local_steps=3), STATISTICS, exchanges=2, at_start=1),
@@ -174,13 +240,19 @@ class Drive:
     """The bare loop: what the runner does, without records and checkpoints."""
 
     def __init__(
-        self, case: Case, transport: Transport, clients: int = CLIENTS, first_step: int = 0
+        self,
+        case: Case,
+        transport: Transport,
+        clients: int = CLIENTS,
+        first_step: int = 0,
+        communicator: AllReduce | None = None,
     ) -> None:
         self.algorithm: Algorithm[Any, Any] = case.algorithm
         placement = Placement(clients, transport.rank, transport.size)
-        self.site = Site(placement, seed=SEED, dtype=torch.float64)
+        kind = case.algorithm.kind
+        self.site = Site(placement, seed=SEED, dtype=torch.float64, kind=kind)
         self.oracle = case.problem.oracle(self.site)
-        self.communicator: AllReduce = default_communicator(self.algorithm)
+        self.communicator = communicator or default_communicator(self.algorithm)
         self.communicator.open(
             transport,
             placement,

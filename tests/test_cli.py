@@ -73,7 +73,7 @@ MISTAKES = {
     ("algorithm=fedavg",): [
         "fedavg needs a minimisation problem",
         "problem=auc is",
-        "try problem=classification",
+        "try problem=binary_classification or problem=classification",
     ],
     ("steps=5", "rounds=5"): ["give steps or rounds"],
     ("rounds=0",): ["rounds must be at least 1, got 0"],

@@ -91,6 +91,22 @@ def sweep(experiment: str) -> list[list[str]]:
     return [list(choice) for choice in product(*values)]
 
 
+def test_the_scale_chooses_the_size_of_an_experiment() -> None:
+    small, paper = (
+        resolved("experiment=localscgdam/digits", f"scale={s}") for s in ("small", "paper")
+    )
+    # 200 and 1000 epochs of 720 samples in batches of 32 on 4 clients.
+    assert (small.steps, paper.steps) == (1125, 5625)
+    assert small.problem == paper.problem
+
+
+def test_an_algorithm_may_choose_its_problem_and_the_user_another() -> None:
+    assert resolved("algorithm=localsgdm_rl").problem.loss == "ratio"
+    assert resolved("algorithm=localsgdm_rl", "problem=binary_classification").problem.loss == (
+        "cross_entropy"
+    )
+
+
 def test_several_loggers_can_be_chosen_at_once() -> None:
     settings = resolved("logger=[tensorboard,mlflow]")
     assert set(settings.logger) == {"tensorboard", "mlflow"}

@@ -16,7 +16,9 @@ from fedsys.errors import InputError
 from fedsys.models import MLP
 from fedsys.problems import (
     KINDS,
+    BinaryClassification,
     Classification,
+    CompositionalAUC,
     DeepAUC,
     MinimaxProblem,
     MinimisationProblem,
@@ -442,8 +444,10 @@ def test_the_same_draw_gives_the_same_numbers_at_two_points() -> None:
         (QuadraticGame(dim=2, samples=2), {"variational", "minimax"}),
         (DeepAUC(Clouds()), {"variational", "minimax"}),
         (Classification(Clouds()), {"variational", "minimisation"}),
+        (BinaryClassification(Clouds()), {"variational", "minimisation"}),
+        (CompositionalAUC(Clouds()), {"variational", "minimax", "compositional"}),
     ],
-    ids=["game", "auc", "classes"],
+    ids=["game", "auc", "classes", "binary", "compositional"],
 )
 def test_a_problem_declares_the_kinds_that_its_oracle_has(
     problem: Problem[Oracle], expected: set[str]

@@ -11,7 +11,7 @@ from cases import ROBUST, Case, Clouds, Drive
 from torch import Tensor
 
 import fedsys
-from fedsys.algorithms import LSGD, Algorithm, LocalSGDA
+from fedsys.algorithms import LSGD, Algorithm, CoDA, LocalSGDA, LocalSGDAM
 from fedsys.communication import AllReduce, Every, LocalTransport, Placement, Sync
 from fedsys.errors import InputError
 from fedsys.models import MLP
@@ -84,7 +84,14 @@ def test_the_perturbation_is_projected_and_the_network_is_not(radius: float) -> 
 
 
 @pytest.mark.parametrize(
-    "algorithm", [LocalSGDA(lr_x=0.5, lr_y=2.0, local_steps=4), LSGD(lr=2.0, local_steps=4)]
+    "algorithm",
+    [
+        LocalSGDA(lr_x=0.5, lr_y=2.0, local_steps=4),
+        LSGD(lr=2.0, local_steps=4),
+        CoDA(lr=2.0, local_steps=4),
+        LocalSGDAM(eta=0.3, gamma_x=1.0, gamma_y=7.0, local_steps=4),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
 )
 def test_a_method_keeps_every_client_in_the_ball_and_reaches_its_surface(
     algorithm: Algorithm[Any, Any],

@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
+import compositional_network as network
 import numpy as np
 import pytest
 import torch
@@ -15,10 +17,14 @@ from cases import CLIENTS, SEED, Case, Drive
 from processes import Ranks, connected
 from torch import Tensor
 from transcriptions.cdma import cdma
+from transcriptions.coda import coda
 from transcriptions.codasca import codasca
+from transcriptions.fair import fcfl, fedminmax, fedreg
 from transcriptions.fedavg import fedavg
+from transcriptions.fedbio import fedbio, fedbioacc, neumann
 from transcriptions.fedgda_gt import fedgda_gt
 from transcriptions.fednest import fednest
+from transcriptions.fedprox import fedprox
 from transcriptions.fgda import adabelief, adam, fgda
 from transcriptions.gradients import FullGradients
 from transcriptions.lde import lde
@@ -27,16 +33,21 @@ from transcriptions.lippax import lippax
 from transcriptions.local_seg import local_seg
 from transcriptions.local_sgda import local_sgda
 from transcriptions.local_sgda_plus import local_sgda_plus
+from transcriptions.localscgdam import localscgdam
+from transcriptions.localsgdam import localsgdam
+from transcriptions.localsgdm import localsgdm
 from transcriptions.lsgd import lsgd
 from transcriptions.momentum_local_sgda import momentum_local_sgda
 from transcriptions.proxskip import proxskip, proxskip_lsvrgda
 from transcriptions.sagda import sagda
+from transcriptions.scaffold import scaffold
 
 from fedsys import algorithms
 from fedsys.algorithms import (
     CDMA,
     CODASCA,
     EG,
+    FCFL,
     FGDA,
     GDA,
     LDE,
@@ -49,23 +60,36 @@ from fedsys.algorithms import (
     AdaFGDA,
     Adam,
     Algorithm,
+    CoDA,
     Decreasing,
     FedAvg,
+    FedBiO,
+    FedBiOAcc,
     FedGDAGT,
+    FedMinMax,
     FedNest,
+    FedProx,
+    FedReg,
+    LocalSCGDAM,
     LocalSEG,
     LocalSGDA,
+    LocalSGDAM,
     LocalSGDAPlus,
+    LocalSGDM,
     MomentumLocalSGDA,
     MomentumLocalSGDAPlus,
     ProxSkip,
     ProxSkipLSVRGDA,
+    Scaffold,
 )
 from fedsys.algorithms.fgda import READINGS
 from fedsys.communication import Coins, LocalTransport, Placement, SkipCoin
 from fedsys.problems import (
+    CompositionalProblem,
+    ExactHypergradient,
     MinimaxProblem,
     MinimisationProblem,
+    NeumannHypergradient,
     OperatorProblem,
     Oracle,
     Problem,
@@ -73,6 +97,7 @@ from fedsys.problems import (
     Site,
 )
 from fedsys.problems.games import OperatorOracle
+from fedsys.problems.oracle import SteppingOracle
 from fedsys.problems.terms import L1, NONE, Simplex, Term
 from fedsys.random import generator
 
@@ -98,8 +123,8 @@ def loss(x: Tensor, client: int, rng: np.random.Generator) -> Tensor:
     return x @ torch.from_numpy(A[client]) @ x / 2 + x.cosh().log().sum() + linear @ x
 
 
-def gradient(client: int, x: np.ndarray, t: int) -> np.ndarray:
-    noise = generator(SEED, "function", client, t, 0).standard_normal(3)
+def gradient(client: int, x: np.ndarray, t: int, k: int = 0) -> np.ndarray:
+    noise = generator(SEED, "function", client, t, k).standard_normal(3)
     return A[client] @ x + np.tanh(x) + b[client] + 0.1 * noise
 
 
@@ -114,11 +139,32 @@ def game(x: Tensor, y: Tensor, client: int, rng: np.random.Generator) -> Tensor:
     return bilinear + linear + 0.1 * (noise @ torch.cat([x, y]))
 
 
+def stream(client: int, t: int, k: int) -> np.random.Generator:
+    """Of the k-th draw of iteration t; those of `init`, t = -1, have numbers of their own."""
+    return generator(SEED, "function", client, max(t, 0), k + (t < 0) * 2**20)
+
+
 def gradients(client: int, x: np.ndarray, y: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
-    noise = 0.1 * generator(SEED, "function", client, t, 0).standard_normal(5)
+    noise = 0.1 * stream(client, t, 0).standard_normal(5)
     gx = A[client] @ x + B[client] @ y + b[client] + noise[:3]
     gy = B[client].T @ x - C[client] @ y - c[client] + noise[3:]
     return gx, gy
+
+
+# The same game f_i at h = the mean of g_i(x) = x + tanh(G_i x + noise) / 2 in place of x: draw 0 is
+# the outer sample, draw 1 the inner one.
+
+G = matrices(8, 3, 3)
+
+
+def inner(x: Tensor, client: int, rng: np.random.Generator) -> Tensor:
+    noise = torch.from_numpy(0.1 * rng.standard_normal(3))
+    return x + torch.tanh(torch.from_numpy(G[client]) @ x + noise) / 2
+
+
+def inner_and_jacobian(client: int, x: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+    th = np.tanh(G[client] @ x + 0.1 * stream(client, t, 1).standard_normal(3))
+    return x + th / 2, np.eye(3) + (1 - th**2)[:, None] * G[client] / 2
 
 
 # Find z with mean_i F_i(z) = 0, F_i the mean of F_ij(z) = J_ij z + tanh z + b_ij over 4 samples j.
@@ -183,6 +229,169 @@ def composite_mirror(dual: np.ndarray, weight: float) -> np.ndarray:
     return np.concatenate([primal_x, np.exp(y) / np.exp(y).sum()])
 
 
+# min over x of the mean of f_i(x, y_i(x)), with y_i(x) of the minimum of g_i(x, .), where
+# g_i = y'C_i y/2 + sum log cosh y + c_i'y - s x'B_i y + s y'y/2 and
+# f_i = x'A_i x/2 + b_i'x + y'y/2 + s sum y, with s > 0 of draw (t, k).
+
+
+def scale(client: int, t: int, k: int) -> float:
+    return 0.5 + (7 * t + 3 * client + 5 * k) % 11 / 11
+
+
+def inner_grad(client: int, x: np.ndarray, y: np.ndarray, t: int, k: int) -> np.ndarray:
+    s = scale(client, t, k)
+    return C[client] @ y + np.tanh(y) + c[client] - s * x @ B[client] + s * y
+
+
+def outer_grads(
+    client: int, x: np.ndarray, y: np.ndarray, t: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    return A[client] @ x + b[client], y + scale(client, t, k)
+
+
+def hessian(client: int, y: np.ndarray, t: int, k: int) -> np.ndarray:
+    return C[client] + np.diag(1 - np.tanh(y) ** 2 + scale(client, t, k))
+
+
+def cross(client: int, t: int, k: int) -> np.ndarray:
+    return -scale(client, t, k) * B[client]
+
+
+class Rows(SteppingOracle):
+    """A draw is (step, k); functions of one client's rows."""
+
+    def draw(self) -> tuple[int, int]:
+        return self._next()
+
+    def rows(self, function: Callable[..., np.ndarray], *points: Tensor) -> Tensor:
+        arguments = zip(self.site.hosted, *(point.numpy() for point in points), strict=True)
+        return torch.from_numpy(np.stack([function(*each) for each in arguments]))
+
+
+@dataclass(frozen=True)
+class Matrices:
+    oracle: Rows
+    y: Tensor
+    xi: tuple[int, int]
+
+    def hessian_product(self, v: Tensor) -> Tensor:
+        return self.oracle.rows(lambda i, y, v: hessian(i, y, *self.xi) @ v, self.y, v)
+
+    def cross_product(self, v: Tensor) -> Tensor:
+        return self.oracle.rows(lambda i, v: cross(i, *self.xi) @ v, v)
+
+
+class TwoLevels(Rows):
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.z0 = site.rows(torch.from_numpy(Z0))
+        self.x0, self.y0 = self.z0[:, :3], self.z0[:, 3:]
+
+    outer_draw = Rows.draw
+
+    def inner_grad(self, x: Tensor, y: Tensor, xi: tuple[int, int]) -> Tensor:
+        return self.rows(lambda i, x, y: inner_grad(i, x, y, *xi), x, y)
+
+    def outer_grads(self, x: Tensor, y: Tensor, xi: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        gx = self.rows(lambda i, x, y: outer_grads(i, x, y, *xi)[0], x, y)
+        return gx, self.rows(lambda i, x, y: outer_grads(i, x, y, *xi)[1], x, y)
+
+    def curvature(self, x: Tensor, y: Tensor, xi: tuple[int, int]) -> Matrices:
+        return Matrices(self, y, xi)
+
+
+def omega(client: int, x: np.ndarray, y: np.ndarray, t: int) -> np.ndarray:
+    return inner_grad(client, x, y, t - 1, 0)  # the papers' t starts at 1
+
+
+def neumann_phi(client: int, x: np.ndarray, y: np.ndarray, t: int) -> np.ndarray:
+    """The draws 1, 2, 3 are of the Hessians, 4 of f and 5 of the mixed derivatives."""
+    hessians = [hessian(client, y, t - 1, k) for k in (1, 2, 3)]
+    grads = outer_grads(client, x, y, t - 1, 4)
+    return neumann(grads, cross(client, t - 1, 5), hessians, eta=0.3)
+
+
+def exact_phi(client: int, x: np.ndarray, y: np.ndarray, t: int) -> np.ndarray:
+    """The draw 1 is of f, 2 of all second derivatives."""
+    gx, gy = outer_grads(client, x, y, t - 1, 1)
+    inverse = np.linalg.inv(hessian(client, y, t - 1, 2))
+    return gx - cross(client, t - 1, 2) @ inverse @ gy
+
+
+# Groups a = 0, 1, 2 with risks |x - p_ia|^2/2 + noise'x; the disparity is log cosh(u_i'x + s).
+
+COUNTS = np.array([[2, 3, 5], [6, 2, 2], [1, 1, 8], [4, 4, 2], [3, 3, 4], [5, 1, 4]])
+CENTRES = np.random.default_rng(8).standard_normal((CLIENTS, 3, 3))
+U = np.random.default_rng(9).standard_normal((CLIENTS, 3))
+
+
+def group_risk(client: int, group: int, x: np.ndarray, t: int) -> tuple[float, np.ndarray]:
+    away = x - CENTRES[client, group]
+    s = scale(client, t, 0)
+    return float(away @ away / 2 + s * x.sum()), away + s
+
+
+def mean_loss(client: int, x: np.ndarray, t: int) -> tuple[float, np.ndarray]:
+    shares, risks = COUNTS[client] / 10, [group_risk(client, a, x, t) for a in range(3)]
+    value = sum(share * risk for share, (risk, _) in zip(shares, risks, strict=True))
+    return value, sum(share * grad for share, (_, grad) in zip(shares, risks, strict=True))
+
+
+def disparity(client: int, x: np.ndarray, t: int) -> tuple[float, np.ndarray]:
+    along = U[client] @ x + 0.1 * scale(client, t, 0)
+    return float(np.log(np.cosh(along))), np.tanh(along) * U[client]
+
+
+class ThreeGroups(Rows):
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.z0 = self.x0 = site.rows(torch.from_numpy(X0))
+        self.group_shares = torch.from_numpy(COUNTS[list(site.hosted)] / 10)
+
+    def grad(self, x: Tensor, xi: tuple[int, int]) -> Tensor:
+        return self.loss_and_grad(x, xi)[1]
+
+    def loss_and_grad(self, x: Tensor, xi: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        return self.valued(mean_loss, x, xi[0])
+
+    def disparity_and_grad(self, x: Tensor, xi: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        return self.valued(disparity, x, xi[0])
+
+    def valued(self, function: Callable[..., Any], x: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        value = self.rows(lambda i, x: np.array(function(i, x, t)[0]), x)
+        return value, self.rows(lambda i, x: function(i, x, t)[1], x)
+
+    def weighted_grad(self, x: Tensor, w: Tensor, xi: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        def risks(i: int, x: np.ndarray) -> list[tuple[float, np.ndarray]]:
+            return [group_risk(i, a, x, xi[0]) for a in range(3)]
+
+        def gradient(i: int, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+            return sum(COUNTS[i, a] / 10 * w[a] * grad for a, (_, grad) in enumerate(risks(i, x)))
+
+        parts = self.rows(lambda i, x: np.array([r for r, _ in risks(i, x)]) * COUNTS[i] / 10, x)
+        return self.rows(gradient, x, w), parts
+
+
+@dataclass(frozen=True)
+class Given:
+    """A problem with the oracle of a test."""
+
+    make: Callable[[Site], Any]
+
+    def oracle(self, site: Site) -> Any:
+        return self.make(site)
+
+
+BILEVEL, GROUPS = Given(TwoLevels), Given(ThreeGroups)
+NEUMANN = NeumannHypergradient(terms=3, lr=0.3)
+VARIANCE = {"delta": 0.5, "u": 2.0, "sigma": 0.7, "c_nu": 3.0, "c_omega": 2.0}
+
+
+def bilevel_steps(method: Callable[..., Iterator[Fields]], phi: Any, **options: Any) -> Any:
+    steps = {"eta": 0.1, "gamma": 0.2, "local_steps": 7}
+    return lambda: method(omega, phi, X0, Y0, CLIENTS, STEPS, **steps, **options)
+
+
 def coins(algorithm: Algorithm[Any, Any]) -> list[tuple[bool, ...]]:
     """What the shared coins show in each iteration: communication first, then the others."""
     schedule = algorithm.schedule
@@ -221,13 +430,6 @@ def svrg_steps() -> Iterator[Fields]:
     )
 
 
-PERIOD = {"lr": 0.1, "local_steps": 7}
-INNER = {"local_steps": 7, "H": 3, "eta": 0.1, "gamma": 0.05}
-
-MINIMISATION = MinimisationProblem(loss, torch.from_numpy(X0))
-MINIMAX = MinimaxProblem(game, torch.from_numpy(X0), torch.from_numpy(Y0))
-
-
 @dataclass(frozen=True)
 class Trajectory:
     """An algorithm on a problem, and the transcription that must agree with it."""
@@ -236,6 +438,67 @@ class Trajectory:
     problem: Problem[Oracle]
     transcription: Callable[[], Iterator[Fields]]
     steps: int = STEPS
+
+
+PERIOD = {"lr": 0.1, "local_steps": 7}
+INNER = {"local_steps": 7, "H": 3, "eta": 0.1, "gamma": 0.05}
+
+MINIMISATION = MinimisationProblem(loss, torch.from_numpy(X0))
+MINIMAX = MinimaxProblem(game, torch.from_numpy(X0), torch.from_numpy(Y0))
+COMPOSITIONAL = CompositionalProblem(inner, game, torch.from_numpy(X0), torch.from_numpy(Y0))
+
+STAGES = {"local_steps": 7, "decay_at": (0.5, 0.75), "total_steps": STEPS}
+WEIGHTS = {"beta_x": 1.5, "beta_y": 1.2}
+
+
+def staged(first: float) -> Callable[[int], float]:
+    """Divided by 10 at 50 % and 75 % of 80 steps, or the next start of a round of 7."""
+    return lambda t: first / 10 ** ((t >= 42) + (t >= 63))
+
+
+def constant(value: float) -> Callable[[int], float]:
+    return lambda t: value
+
+
+def compositional_steps(decays: str) -> Iterator[Fields]:
+    """Either eta or both gammas fall."""
+    eta, gamma = (staged, constant) if decays == "eta" else (constant, staged)
+    rates = {"eta": eta(0.4), "gamma_x": gamma(0.3), "gamma_y": gamma(0.5)}
+    functions = inner_and_jacobian, gradients
+    return localscgdam(*functions, X0, Y0, CLIENTS, STEPS, 7, alpha=2.0, **WEIGHTS, **rates)
+
+
+def compositional_trajectory(decays: str) -> Trajectory:
+    numbers = {"eta": 0.4, "gamma_x": 0.3, "gamma_y": 0.5, "alpha": 2.0, **WEIGHTS}
+    algorithm = LocalSCGDAM(**numbers, **STAGES, decays=decays)
+    return Trajectory(algorithm, COMPOSITIONAL, lambda: compositional_steps(decays))
+
+
+def momentum_trajectory(policy: str) -> Trajectory:
+    numbers = {"momentum": 0.6, "momentum_sync": policy, "local_steps": 7}
+    algorithm = LocalSGDM(lr=0.1, **numbers, decay_at=(0.5, 0.75), total_steps=STEPS)
+    steps = CLIENTS, STEPS, staged(0.1)
+    return Trajectory(algorithm, MINIMISATION, lambda: localsgdm(gradient, X0, *steps, **numbers))
+
+
+def scaffold_trajectory(option: int) -> Trajectory:
+    numbers = {"lr": 0.1, "lr_server": 0.8, "local_steps": 7, "option": option}
+    return Trajectory(
+        Scaffold(**numbers),
+        MINIMISATION,
+        lambda: scaffold(gradient, X0, CLIENTS, STEPS, **numbers),
+    )
+
+
+def coda_trajectory(output: str) -> Trajectory:
+    stages = [(42, 0.1), (21, 0.01), (100, 0.001)]  # the run ends within the last
+    return Trajectory(
+        CoDA(lr=0.1, prox_weight=0.5, stage_output=output, **STAGES),
+        MINIMAX,
+        lambda: islice(
+            coda(gradients, X0, Y0, CLIENTS, stages, 7, gamma=2.0, output=output), STEPS
+        ),
+    )
 
 
 # The min-max methods on the finite sum, where the same sample can be taken at two points.
@@ -388,6 +651,83 @@ TRAJECTORIES = {
         FedGDAGT(**PERIOD), SUM, lambda: fedgda_gt(full_operator, Z0, CLIENTS, STEPS, **PERIOD)
     ),
     **{name: replace(entry, steps=SHORT) for name, entry in MINIMAX_METHODS.items()},
+    "localscgdam": compositional_trajectory(decays="eta"),
+    "localscgdam-gamma": compositional_trajectory(decays="gamma"),
+    "localscgdam-network": Trajectory(
+        LocalSCGDAM(local_steps=4), network.PROBLEM, network.localscgdam_steps, network.STEPS
+    ),
+    "localsgdam": Trajectory(
+        LocalSGDAM(eta=0.4, gamma_x=0.3, gamma_y=0.5, **WEIGHTS, local_steps=7),
+        MINIMAX,
+        lambda: localsgdam(gradients, X0, Y0, CLIENTS, STEPS, 7, 0.4, 0.3, 0.5, **WEIGHTS),
+    ),
+    "localsgdm": momentum_trajectory("average"),
+    "localsgdm-keep": momentum_trajectory("keep"),
+    "localsgdm-reset": momentum_trajectory("reset"),
+    "fedprox": Trajectory(
+        FedProx(mu=0.3, **PERIOD),
+        MINIMISATION,
+        lambda: fedprox(gradient, X0, CLIENTS, STEPS, mu=0.3, **PERIOD),
+    ),
+    "scaffold": scaffold_trajectory(option=2),
+    "scaffold-1": scaffold_trajectory(option=1),
+    "coda": coda_trajectory(output="average"),
+    "coda-last": coda_trajectory(output="last"),
+    "fedbio": Trajectory(
+        FedBiO(lr=0.1, inner_lr=0.2, hypergradient=NEUMANN, local_steps=7),
+        BILEVEL,
+        bilevel_steps(fedbio, neumann_phi),
+    ),
+    "fedbio-exact-fit": Trajectory(
+        FedBiO(
+            lr=0.1,
+            inner_lr=0.2,
+            hypergradient=ExactHypergradient("dense"),
+            fit_from=42,
+            fit_lr=0.3,
+            local_steps=7,
+        ),
+        BILEVEL,
+        bilevel_steps(fedbio, exact_phi, fit_from=42, fit_lr=0.3),
+    ),
+    "fedbioacc": Trajectory(
+        FedBiOAcc(lr=0.1, inner_lr=0.2, hypergradient=NEUMANN, local_steps=7, **VARIANCE),
+        BILEVEL,
+        bilevel_steps(fedbioacc, neumann_phi, **VARIANCE, average_old_point=True),
+    ),
+    "fedbioacc-local": Trajectory(
+        FedBiOAcc(
+            lr=0.1,
+            inner_lr=0.2,
+            hypergradient=ExactHypergradient("cg", tolerance=1e-14),
+            old_point="local",
+            local_steps=7,
+            **VARIANCE,
+        ),
+        BILEVEL,
+        bilevel_steps(fedbioacc, exact_phi, **VARIANCE, average_old_point=False),
+    ),
+    "fedreg": Trajectory(
+        FedReg(lr=0.1, weight=0.5, local_steps=7),
+        GROUPS,
+        lambda: fedreg(mean_loss, disparity, X0, CLIENTS, STEPS, lr=0.1, weight=0.5, local_steps=7),
+    ),
+    "fedminmax": Trajectory(
+        FedMinMax(lr=0.1, weight_lr=0.05),
+        GROUPS,
+        lambda: fedminmax(group_risk, COUNTS, X0, STEPS, lr=0.1, weight_lr=0.05),
+    ),
+    "fcfl": Trajectory(
+        FCFL(lr=0.02, budget=0.5, first_stage=65, temperature=0.5),
+        GROUPS,
+        lambda: fcfl(
+            *(mean_loss, disparity, X0, CLIENTS, STEPS),
+            lr=0.02,
+            budget=0.5,
+            first_stage=65,
+            temperature=0.5,
+        ),
+    ),
     "proxskip": Trajectory(PROXSKIP, SUM, proxskip_steps),
     "proxskip_lsvrgda": Trajectory(SVRG, SUM, svrg_steps),
 }

@@ -78,6 +78,10 @@ class Algorithm(ABC, Generic[AnyOracle, AnyState]):
         """The same algorithm with the theorem's numbers in place of every "theory"."""
         return self
 
+    def planned(self, steps: int) -> Self:
+        """The same algorithm, told how many steps the run has."""
+        return self
+
     def bound(self, theory: Theory) -> float | None:
         """What the theorem promises for the gap of the averaged iterate, if it does."""
         return None

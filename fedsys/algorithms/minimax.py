@@ -20,6 +20,11 @@ class MinimaxState(State):
     x: Tensor
     y: Tensor
 
+    @property
+    def z(self) -> Tensor:
+        """(x, y)."""
+        return torch.cat([self.x, self.y], dim=1)
+
 
 AnyMinimaxState = TypeVar("AnyMinimaxState", bound=MinimaxState)
 
@@ -45,7 +50,7 @@ class MinimaxAlgorithm(PeriodicAlgorithm[Minimax, AnyMinimaxState]):
 
     def solution(self, s: AnyMinimaxState) -> Tensor:
         """z = (x, y)."""
-        return torch.cat([s.x, s.y], dim=1)
+        return s.z
 
     def _move(
         self, x: Tensor, y: Tensor, dx: Tensor, dy: Tensor, oracle: Minimax, scale: float = 1.0

@@ -26,6 +26,7 @@ class AllReduce:
         backend: "gloo", "nccl" or "auto" (nccl where every rank of the host has its own GPU).
         weights: "uniform", or "size" for clients weighted by the size of their data.
         shared_memory: whether CPU ranks of one host pass their vectors through its memory.
+        batchnorm: "average" its running statistics in every round, or keep them "local".
     """
 
     name = "all_reduce"
@@ -37,6 +38,7 @@ class AllReduce:
         backend: str = "auto",
         weights: str = "uniform",
         shared_memory: bool = True,
+        batchnorm: str = "average",
     ) -> None:
         seconds, owner = "a positive number of seconds", "communicator"
         require(timeout > 0, owner, "timeout", timeout, seconds)
@@ -44,8 +46,11 @@ class AllReduce:
         backends = ("auto", "gloo", "nccl")
         require(backend in backends, owner, "backend", backend, f"one of {', '.join(backends)}")
         require(weights in ("uniform", "size"), owner, "weights", weights, "uniform or size")
+        policies = ("average", "local")
+        require(batchnorm in policies, owner, "batchnorm", batchnorm, " or ".join(policies))
         self.timeout, self.startup_timeout = timeout, startup_timeout
         self.backend, self.weights, self.shared_memory = backend, weights, shared_memory
+        self.batchnorm = batchnorm
         self.traffic = Traffic()
         self.open(LocalTransport(), Placement(1), Every(1))
 
@@ -77,7 +82,7 @@ class AllReduce:
             schedule,
             seed,
         )
-        self._rider = rider
+        self._rider = rider if self.batchnorm == "average" else None
         self._rider_step = -1
         self._accept(schedule)
         keep_freed_memory()

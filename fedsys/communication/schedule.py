@@ -16,6 +16,11 @@ class Every:
         """Whether iteration `step` (from 0) is a communication step."""
         return (step + 1) % self.local_steps == 0
 
+    @property
+    def steps_per_round(self) -> float:
+        """K."""
+        return self.local_steps
+
 
 @dataclass(frozen=True)
 class Coins:
@@ -26,6 +31,11 @@ class Coins:
 
     sync: float
     others: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def steps_per_round(self) -> float:
+        """How many are to be expected."""
+        return 1 / self.sync
 
 
 Schedule = Every | Coins

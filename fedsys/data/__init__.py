@@ -6,6 +6,7 @@ from fedsys.data.embedded import BreastCancer, Digits
 from fedsys.data.images import CatsVsDogs, CheXpert, ImageNet, Melanoma
 from fedsys.data.medmnist import PneumoniaMNIST
 from fedsys.data.partition import IID, Deal, Dirichlet, Disjoint, Group, Partition, PowerLaw
+from fedsys.data.tables import Adult, German, GroupedDataset
 from fedsys.data.vision import CIFAR10, CIFAR100, MNIST, STL10, FashionMNIST
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "IID",
     "MNIST",
     "STL10",
+    "Adult",
     "Batch",
     "Batches",
     "BreastCancer",
@@ -26,7 +28,9 @@ __all__ = [
     "Dirichlet",
     "Disjoint",
     "FashionMNIST",
+    "German",
     "Group",
+    "GroupedDataset",
     "ImageNet",
     "Imbalance",
     "Melanoma",

@@ -75,7 +75,7 @@ class Batches:
         """The k-th batch of a step."""
         if self._batch_size is None:
             return self.whole
-        rows = self._indices(step, k, self._batch_size)
+        rows = self.indices(step, k, self._batch_size)
         # Whole samples are copied: several times faster than indexing, which goes by elements.
         return self._prepared(
             tuple(self._inputs.index_select(0, row) for row in rows),
@@ -87,7 +87,8 @@ class Batches:
             inputs = tuple(self._prepare(part) for part in inputs)
         return Batch(inputs, labels)
 
-    def _indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
+    def indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
+        """The places of each client's samples of a batch, among all samples hosted here."""
         rows = []
         for row, size in enumerate(self.sizes):
             epoch, first = divmod(step * batch_size, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Dataset:
         """The class of each training sample, as the data set has it."""
         return self.train_labels if self.train_classes is None else self.train_classes
 
-    def take(self, train: Tensor, test: Tensor) -> Dataset:
+    def take(self, train: Tensor, test: Tensor) -> Self:
         """These samples of the two parts."""
         classes, groups = self.train_classes, self.train_groups
         return replace(
@@ -77,6 +77,12 @@ class Dataset:
             train_classes=None if classes is None else classes[train],
             train_groups=None if groups is None else groups[train],
         )
+
+    def numbers(self, inputs: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Inputs as numbers of this type; images in bytes are scaled."""
+        if inputs.dtype == torch.uint8:
+            return self.scaling.on(dtype, device)(inputs.to(device))
+        return inputs.to(dtype=dtype, device=device)
 
 
 class DatasetSource(Protocol):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedsys.memory import keep_freed_memory
 
@@ -32,11 +35,32 @@ class FlatModule:
         """Make the module compute at this point."""
         self.vector.copy_(row)
 
+    def at(self, row: Tensor, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
+        """function(module, *args) with the parameters cut from a row, which autograd then sees.
+
+        For derivatives of derivatives: the graph of a loaded point ends with the next `load`.
+        """
+        named = {f"module.{name}": part for name, part in self.named(row).items()}
+        value: Tensor = functional_call(_Function(self.module, function), named, args)
+        return value
+
     def named(self, row: Tensor) -> dict[str, Tensor]:
         """A flat row, cut into the parameters' names and shapes."""
         parts = row.split_with_sizes([shape.numel() for shape in self.shapes])
         cut = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in cut}
+
+
+class _Function(nn.Module):
+    """A function of a module, as a module: what functional_call can call."""
+
+    def __init__(self, module: nn.Module, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.module, self._function = module, function
+
+    def forward(self, *args: Tensor) -> Tensor:
+        """The function's value."""
+        return self._function(self.module, *args)
 
 
 def _rebase(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedsys.communication import Sync
-from fedsys.compat import torchmetrics
 from fedsys.data import Imbalance
 from fedsys.errors import InputError, require
-from fedsys.problems.network import MinimaxNetworkOracle
+from fedsys.problems.binary import Scorer, area_under_curve
+from fedsys.problems.network import ClientData, Loss, MinimaxNetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
 from fedsys.problems.oracle import Site
 
@@ -48,12 +49,18 @@ class DeepAUC(NetworkProblem):
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """The oracle of the clients hosted at a site."""
+        return DeepAUCOracle(*self._parts(site))
+
+    def _parts(
+        self, site: Site
+    ) -> tuple[Site, Sequence[Loss], tuple[nn.Module, nn.Module], ClientData]:
+        """What the oracle is made of."""
         data = self.imbalance(self.dataset.load(), site.seed)
         players = (_Primal(self.network(data, 1, site)), _Dual())
         clients = self.client_data(data, site)
         ratios = self._ratios(clients.counts)
         losses = [_AUCLoss(ratios[client]) for client in site.hosted]
-        return DeepAUCOracle(site, losses, players, clients)
+        return site, losses, players, clients
 
     def _ratios(self, counts: Tensor) -> list[float]:
         """p of every client, from the counts [M, 2] of negatives and positives."""
@@ -69,17 +76,12 @@ class DeepAUC(NetworkProblem):
         return ratios
 
 
-class _Primal(nn.Module):
+class _Primal(Scorer):
     """(w, a, b): the network and the two class means."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
+        super().__init__(net)
         self.a, self.b = nn.Parameter(torch.zeros(())), nn.Parameter(torch.zeros(()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The scores h in (0, 1)."""
-        return torch.sigmoid(self.net(inputs)[:, 0])
 
 
 class _Dual(nn.Module):
@@ -113,9 +115,4 @@ class DeepAUCOracle(MinimaxNetworkOracle):
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """train_loss and test_auc of the averaged model."""
-        scores = self.test_outputs(z, sync, self._players[0].module)
-        metrics = super().evaluate(z, sync)
-        if self.site.placement.rank == 0:
-            auroc = torchmetrics().binary_auroc(scores.float(), self.data.test_labels)
-            metrics["test_auc"] = float(auroc)
-        return metrics
+        return {**super().evaluate(z, sync), **area_under_curve(self, z, sync)}

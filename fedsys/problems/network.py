@@ -20,7 +20,8 @@ from fedsys.problems.oracle import Draw, Site, SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 
 Loss = Callable[..., Tensor]
-"""loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules."""
+"""loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules. It is a
+mean over the samples."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class NetworkOracle(SteppingOracle):
         self.sizes = data.batches.sizes
         self.z0 = site.rows(torch.cat([player.vector for player in self._players]))
         self.rider = self._statistics()
+
+    @property
+    def min_player(self) -> nn.Module:
+        """The module of the min player."""
+        return self._players[0].module
 
     def draw(self) -> Draw:
         """The next batch of each hosted client."""
@@ -208,6 +214,9 @@ class NetworkOracle(SteppingOracle):
     def _load(self, client: int, rows: tuple[Tensor, ...]) -> None:
         for player, row in zip(self._players, rows, strict=True):
             player.load(row[client])
+        self._load_statistics(client)
+
+    def _load_statistics(self, client: int) -> None:
         if self.rider is not None:
             self._players[0].buffers.copy_(self.rider[client])
 

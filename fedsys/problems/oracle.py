@@ -5,6 +5,7 @@ Axes: C hosted clients, M all clients, d variables. A point is [C, d]: a row per
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
@@ -32,6 +33,8 @@ class Site:
     seed: int = 0
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kind: str | None = None
+    """What the algorithm solves, for problems that can be posed in more than one way."""
 
     @property
     def hosted(self) -> range:
@@ -139,10 +142,98 @@ class Minimisation(Oracle, Protocol):
         """The gradient of f_m(x_m; xi_m)."""
 
 
+Pullback = Callable[[Tensor], Tensor]
+"""v -> J'v, J the Jacobian of a function where it was evaluated."""
+
+
+@runtime_checkable
+class Compositional(Oracle, Protocol):
+    """min over x, max over y of the mean of the clients' f_m(g(x), y), g the mean of their g_m."""
+
+    x0: Tensor
+    y0: Tensor
+
+    def inner(self, x: Tensor, xi: Draw) -> tuple[Tensor, Pullback]:
+        """g_m(x_m; xi_m), and the product of its transposed Jacobian with any vectors v_m."""
+
+    def outer_grads(self, h: Tensor, y: Tensor, zeta: Draw) -> tuple[Tensor, Tensor]:
+        """The gradients of f_m(h_m, y_m; zeta_m) in h and in y."""
+
+
+class Curvature(Protocol):
+    """The second derivatives of g_m at one point and sample; all products share its graph."""
+
+    def hessian_product(self, v: Tensor) -> Tensor:
+        """grad_yy g_m times v_m: [C, dy]."""
+
+    def cross_product(self, v: Tensor) -> Tensor:
+        """grad_xy g_m times v_m: [C, dx]."""
+
+
+@runtime_checkable
+class Bilevel(Oracle, Protocol):
+    """min over x of the mean of f_m(x, y_m(x)), y_m(x) the minimiser of g_m(x, .) of client m."""
+
+    x0: Tensor
+    y0: Tensor
+
+    def outer_draw(self) -> Draw:
+        """The next sample of f in this step; `draw` gives those of g."""
+
+    def inner_grad(self, x: Tensor, y: Tensor, xi: Draw) -> Tensor:
+        """grad_y g_m(x_m, y_m; xi_m)."""
+
+    def outer_grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
+        """The gradients of f_m(x_m, y_m; xi_m) in x and in y."""
+
+    def curvature(self, x: Tensor, y: Tensor, xi: Draw) -> Curvature:
+        """The second derivatives of g_m(x_m, y_m; xi_m)."""
+
+    def prox_x(self, x: Tensor, step: float) -> Tensor:
+        """The proximal map of the outer variable's term; the identity without."""
+
+
+@runtime_checkable
+class Grouped(Minimisation, Protocol):
+    """Minimisation over samples that belong to one of K groups.
+
+    Attributes:
+        group_shares: [C, K], the part of each group in each hosted client's data.
+    """
+
+    group_shares: Tensor
+
+    def weighted_grad(self, x: Tensor, w: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
+        """The gradient with weight w_m[a] [C, K] on group a, and each group's part of the loss.
+
+        The parts [C, K] are without weights and sum up to the mean loss.
+        """
+
+    def loss_and_grad(self, x: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
+        """f_m(x_m; xi_m) [C], and its gradient."""
+
+    def disparity_and_grad(self, x: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
+        """How unequally the groups are treated [C], made differentiable, and its gradient."""
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """An oracle with more to tell than numbers that change from record to record."""
+
+    def describe(self) -> dict[str, Any]:
+        """What was done to the data, as JSON; for data.json in the run directory."""
+
+    def report(self, z: Tensor, sync: Sync) -> dict[str, Any]:
+        """A closer look at the final point, as JSON; for report.json in the run directory."""
+
+
 KINDS: dict[str, type] = {
     "variational": Variational,
     "minimax": Minimax,
     "minimisation": Minimisation,
+    "compositional": Compositional,
+    "bilevel": Bilevel,
+    "grouped": Grouped,
 }
 """The kinds of problem, by the name that errors use."""
 

@@ -106,6 +106,7 @@ class _Job:
             self._directory.open(self._config, resume)
             if self._deal is not None:
                 save_deal(self._deal, self._directory.path)
+            self._directory.note("data.json", self._runner.description())
             for logger in self._loggers:
                 logger.begin(self._directory.path, self._config)
 
@@ -155,6 +156,7 @@ class _Job:
             "seconds_waited_by_rank": waited,
         }
         self._directory.finish(summary, result.variables)
+        self._directory.note("report.json", result.report)
         picture = path / "curves.png"
         plot(result.records, picture, f"{path.name}")
         if self._deal is not None:

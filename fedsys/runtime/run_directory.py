@@ -26,6 +26,8 @@ def moment() -> str:
 class RunDirectory:
     """config.yaml, metrics.jsonl, summary.json, final.safetensors, the pictures and checkpoints/.
 
+    Problems with more to tell have data.json and report.json too.
+
     Only the first rank writes here, besides the checkpoints.
     """
 
@@ -73,6 +75,11 @@ class RunDirectory:
         assert self._metrics is not None
         self._metrics.write(json.dumps(record) + "\n")
         self._metrics.flush()
+
+    def note(self, name: str, content: Mapping[str, Any] | None) -> None:
+        """Write a JSON file, if there is something to write."""
+        if content is not None:
+            write(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def finish(self, summary: Mapping[str, Any], variables: Mapping[str, Tensor]) -> None:
         """Write the results."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedsys.algorithms import Algorithm, State
-from fedsys.communication import AllReduce, Every, Traffic
+from fedsys.communication import AllReduce, Every, Schedule, Traffic
 from fedsys.errors import InputError, NonFiniteError
-from fedsys.problems import KINDS, Oracle, Problem, Site, Theory
+from fedsys.problems import KINDS, Oracle, Problem, Reporting, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
 from fedsys.runtime.watched import WatchedSync, first_non_finite
 from fedsys.runtime.world import World
@@ -37,6 +37,8 @@ class Result:
     """The algorithm with all its numbers."""
     theory: Theory | None = None
     """The constants that some of them came from."""
+    report: dict[str, Any] | None = None
+    """A closer look at the end, of a problem that has one."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,12 @@ class Plan:
     def is_over(self, step: int, rounds: int) -> bool:
         """Whether there is nothing left to do."""
         return step >= self.steps if self.steps is not None else rounds >= (self.rounds or 0)
+
+    def length(self, schedule: Schedule) -> int:
+        """The steps of the run; those that can be expected, if coins decide on its rounds."""
+        if self.steps is not None:
+            return self.steps
+        return round((self.rounds or 0) * schedule.steps_per_round)
 
 
 @dataclass
@@ -87,6 +95,7 @@ class Runner:
         if self.algorithm.kind not in kinds:
             raise KindError(self.algorithm, self.problem, kinds)
         self._tune()
+        self.algorithm = self.algorithm.planned(self.plan.length(self.algorithm.schedule))
 
     @property
     def oracle(self) -> Oracle:
@@ -103,11 +112,18 @@ class Runner:
             state = self._iterate(state, step)
             z = self.communicator.aside()(self.algorithm.solution(state))
             variables = self._oracle.named(z[0])
+            report = None
+            if isinstance(self._oracle, Reporting):
+                report = self._oracle.report(z, self.communicator.aside())
         if not self._oracle.uses_autograd:
             # Tensors made in inference mode are of no use to autograd ever after.
             state = type(state)(**{name: rows.clone() for name, rows in state.tensors().items()})
             variables = {name: value.clone() for name, value in variables.items()}
-        return Result(state, self.records, variables, self.algorithm, self.theory)
+        return Result(state, self.records, variables, self.algorithm, self.theory, report)
+
+    def description(self) -> dict[str, Any] | None:
+        """What the problem has to say of its data, after `prepare`."""
+        return self._oracle.describe() if isinstance(self._oracle, Reporting) else None
 
     def _iterate(self, state: State, step: int) -> State:
         communicator, plan = self.communicator, self.plan
@@ -138,7 +154,7 @@ class Runner:
         return state
 
     def _make_oracle(self) -> Oracle:
-        return self.problem.oracle(self.site)
+        return self.problem.oracle(replace(self.site, kind=self.algorithm.kind))
 
     @torch.no_grad()
     def _tune(self) -> None:

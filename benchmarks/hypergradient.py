@@ -1,0 +1,56 @@
+"""A Neumann hypergradient with Q terms against Q + 3 gradients of the same batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from benchmarks.measure import Ratio, Slice, interleave, lasting, repeat, warm_up
+from fedsys.communication import Placement
+from fedsys.models import MLP
+from fedsys.problems import NeumannHypergradient, Site
+from fedsys.problems.reweighting import GroupWeighting, ReweightingOracle
+from fedsys.problems.stacked import StackedBatches, stacked_model
+
+CLIENTS, SAMPLES, FEATURES, GROUPS, BATCH, TERMS = 3, 2000, 107, 5, 128, 10
+LIMIT = 2.2
+
+
+def measure() -> Iterator[Ratio]:
+    """Logistic regression, whose derivatives have a closed form, and a network by autograd."""
+    for name, hidden in {"logistic": [], "two layers": [64]}.items():
+        slices = _slices(_oracle(MLP(hidden=hidden)))
+        with torch.no_grad():
+            warm_up(*slices)
+            times = interleave(*slices, lasting(4.0, at_least=10))
+        yield Ratio(f"hypergradient of {name}, {TERMS} terms, per gradient", LIMIT, *times)
+
+
+def _slices(oracle: ReweightingOracle) -> tuple[Slice, Slice]:
+    x, y = oracle.x0.clone(), oracle.y0.clone()
+    way = NeumannHypergradient(TERMS, lr=0.1)
+    draw, batch = way.draw(oracle), oracle.draw()
+
+    def gradients() -> None:
+        for _ in range(TERMS + 3):
+            oracle.inner_grad(x, y, batch)
+
+    return repeat(lambda: way(oracle, x, y, draw), 10), repeat(gradients, 10)
+
+
+def _oracle(model: MLP) -> ReweightingOracle:
+    site = Site(Placement(CLIENTS))
+    noise = torch.Generator().manual_seed(0)
+
+    def batches(samples: int) -> StackedBatches:
+        inputs = [torch.randn(samples, FEATURES, generator=noise) for _ in site.hosted]
+        labels = [torch.arange(samples) % 2 for _ in site.hosted]
+        groups = [torch.arange(samples) % GROUPS for _ in site.hosted]
+        return StackedBatches(site, inputs, labels, groups, BATCH)
+
+    net = stacked_model(model.build((FEATURES,), outputs=1), site)
+    start = torch.zeros(GROUPS)
+    return ReweightingOracle(
+        site, net, GroupWeighting(), start, batches(SAMPLES), batches(BATCH), l2=1e-3
+    )

@@ -1,0 +1,248 @@
+"""Tables with sensitive groups: Adult and German Credit, prepared as by Diana et al. (2021).
+
+Their code is the one that fedbio.txt names: github.com/amazon-research/minimax-fair.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsys.data.dataset import Dataset
+from fedsys.errors import InputError, require
+from fedsys.random import generator
+
+_Frame = dict[str, list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedDataset(Dataset):
+    """A binary task whose samples belong to groups [N]; `description` says how it was made."""
+
+    train_groups: Tensor
+    test_groups: Tensor
+    group_names: tuple[str, ...]
+    description: dict[str, Any]
+
+    def take(self, train: Tensor, test: Tensor) -> Self:
+        """These samples of the two parts."""
+        return replace(super().take(train, test), test_groups=self.test_groups[test])
+
+
+@dataclass(frozen=True)
+class _Table(ABC):
+    """A file with a column for each attribute, one of which is the group.
+
+    Args:
+        root: the folder with data sets.
+        download: whether to fetch a missing file from the UCI repository (let one process do it).
+        test_share: the part of every group that is kept for testing.
+        split_seed: of the choice of that part.
+        scaling: "magnitude" divides a column by the power of ten of its largest value (Diana et
+            al.), "standard" by its deviation after centring it; both from the training part.
+        group_in_features: whether the classifier sees the group itself.
+    """
+
+    root: str | None = None
+    download: bool = False
+    test_share: float = 0.3
+    split_seed: int = 0
+    scaling: str = "magnitude"
+    group_in_features: bool = True
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    address: ClassVar[str]
+    columns: ClassVar[tuple[str, ...]]
+    group: ClassVar[str]
+    label: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        require(0 < self.test_share < 1, self.name, "test_share", self.test_share, "in (0, 1)")
+        known = ("magnitude", "standard")
+        require(self.scaling in known, self.name, "scaling", self.scaling, " or ".join(known))
+
+    def load(self) -> GroupedDataset:
+        """Read, encode, split and scale."""
+        frame = self._read()
+        labels = self._labels(frame[self.label])
+        present = np.unique(labels)
+        if len(present) < 2:
+            raise InputError(
+                f"{self.name}: the column {self.label} of {self._file()} has one class only "
+                f"({present[0]}, in all {len(labels)} rows); a classifier needs two"
+            )
+        names, groups = np.unique(frame[self.group], return_inverse=True)
+        features = self._features(frame)
+        if not self.group_in_features:
+            features = {n: v for n, v in features.items() if n.split("=")[0] != self.group}
+        inputs = np.stack(list(features.values()), axis=1)
+        train, test = split_by_group(groups, self.test_share, self.split_seed)
+        shift, scale = _scaling(inputs[train], self.scaling)
+        inputs = ((inputs - shift) / scale).astype(np.float32)
+        parts = {"train": train, "test": test}
+        description = {
+            "table": self.name,
+            "rows": len(labels),
+            "positives": int(labels.sum()),
+            "group_column": self.group,
+            "groups": {
+                str(name): {
+                    part: {"rows": int(mine.sum()), "positives": int(labels[rows][mine].sum())}
+                    for part, rows in parts.items()
+                    for mine in [groups[rows] == index]
+                }
+                for index, name in enumerate(names)
+            },
+            "test_share": self.test_share,
+            "split_seed": self.split_seed,
+            "scaling": self.scaling,
+            "features": {
+                name: {"shift": float(a), "scale": float(b)}
+                for name, a, b in zip(features, shift, scale, strict=True)
+            },
+        }
+        inputs_, labels_, groups_ = (torch.from_numpy(a) for a in (inputs, labels, groups))
+        return GroupedDataset(
+            *(inputs_[train], labels_[train], inputs_[test], labels_[test]),
+            classes=2,
+            train_groups=groups_[train],
+            test_groups=groups_[test],
+            group_names=tuple(map(str, names)),
+            description=description,
+        )
+
+    @abstractmethod
+    def _labels(self, column: list[str]) -> np.ndarray:
+        """1 for a positive."""
+
+    @abstractmethod
+    def _features(self, frame: _Frame) -> dict[str, np.ndarray]:
+        """The columns of the inputs, by name."""
+
+    def _file(self) -> Path:
+        return Path(self.root or "") / self.path
+
+    def _read(self) -> _Frame:
+        path = self._file()
+        if not (self.root is not None and path.is_file()):
+            if not (self.download and self.root is not None):
+                raise InputError(
+                    f"{self.name}: {path} is missing; set FEDSYS_DATA (or dataset.root) to the "
+                    f"folder with {self.path}, or fetch it there with dataset.download=true"
+                )
+            self._fetch(path)
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        rows = [line.replace(",", " ").split() for line in lines]
+        width = len(self.columns)
+        for number, row in enumerate(rows, start=1):
+            if len(row) != width:
+                raise InputError(
+                    f"{self.name}: row {number} of {path} has {len(row)} fields, not {width}; "
+                    "is it the original file?"
+                )
+        if not rows:
+            raise InputError(f"{self.name}: {path} has no rows; is it the original file?")
+        return dict(zip(self.columns, map(list, zip(*rows, strict=True)), strict=True))
+
+    def _fetch(self, path: Path) -> None:
+        from urllib.request import urlretrieve
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            urlretrieve(self.address, partial)
+        except OSError as error:
+            raise InputError(f"{self.name}: the download failed ({error})") from error
+        partial.rename(path)
+
+
+@dataclass(frozen=True)
+class Adult(_Table):
+    """Adult (Becker and Kohavi, 1996): income above 50K; 5 groups by race, 107 features.
+
+    The training file of the UCI repository only, 32,561 rows; a missing value is a category of its
+    own. Six numbers, sex as one column, one column per value of the other attributes.
+    """
+
+    name = "adult"
+    path = "adult/adult.data"
+    address = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/adult.data"
+    columns = (
+        "age", "workclass", "fnlwgt", "education", "education-num", "marital-status",
+        "occupation", "relationship", "race", "sex", "capital-gain", "capital-loss",
+        "hours-per-week", "native-country", "income",
+    )  # fmt: skip
+    group = "race"
+    label = "income"
+    _numbers: ClassVar[tuple[str, ...]] = (
+        "age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week",
+    )  # fmt: skip
+
+    def _labels(self, column: list[str]) -> np.ndarray:
+        return np.array([value.startswith(">50K") for value in column], dtype=np.int64)
+
+    def _features(self, frame: _Frame) -> dict[str, np.ndarray]:
+        features = {name: np.array(frame[name], dtype=float) for name in self._numbers}
+        for name in self.columns[:-1]:
+            if name in self._numbers:
+                continue
+            values, codes = np.unique(frame[name], return_inverse=True)
+            for code in range(len(values) == 2, len(values)):
+                features[f"{name}={values[code]}"] = (codes == code).astype(float)
+        return features
+
+
+@dataclass(frozen=True)
+class German(_Table):
+    """German Credit (Hofmann, 1994): bad risk; 4 groups by sex and marital status, 20 features.
+
+    Every code is replaced by its last digit, as Diana et al. do: A410 and A40 become the same.
+    """
+
+    name = "german"
+    path = "german/german.data"
+    address = "https://archive.ics.uci.edu/ml/machine-learning-databases/statlog/german/german.data"
+    columns = (
+        "checking", "duration", "history", "purpose", "amount", "savings", "employment", "rate",
+        "sex-and-status", "debtors", "residence", "property", "age", "plans", "housing",
+        "credits", "job", "dependants", "telephone", "foreign", "risk",
+    )  # fmt: skip
+    group = "sex-and-status"
+    label = "risk"
+
+    def _labels(self, column: list[str]) -> np.ndarray:
+        return np.array([value == "2" for value in column], dtype=np.int64)
+
+    def _features(self, frame: _Frame) -> dict[str, np.ndarray]:
+        return {
+            name: np.array([float(v[-1] if v.startswith("A") else v) for v in frame[name]])
+            for name in self.columns[:-1]
+        }
+
+
+def split_by_group(
+    groups: np.ndarray, test_share: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of a training and a test part with the same share of every group."""
+    order = generator(seed, "test part").permutation(len(groups))
+    members = [order[groups[order] == group] for group in np.unique(groups)]
+    test = np.concatenate([m[: round(test_share * len(m))] for m in members])
+    return np.setdiff1d(order, test), np.sort(test)
+
+
+def _scaling(inputs: np.ndarray, scaling: str) -> tuple[np.ndarray, np.ndarray]:
+    """What to subtract from each column, and what to divide it by; a column of zeros stays."""
+    if scaling == "standard":
+        shift, scale = inputs.mean(0), inputs.std(0)
+    else:
+        largest = np.abs(inputs).max(0)
+        shift = np.zeros(inputs.shape[1])
+        scale = 10.0 ** np.floor(np.log10(np.where(largest > 0, largest, 1.0)))
+    return shift, np.where(scale > 0, scale, 1.0)
