@@ -16,6 +16,7 @@ _Draw = Callable[[np.random.Generator], np.ndarray]
 
 BLOCK = 64
 """Consecutive steps whose small draws come from one generator: the cost is paid once a block."""
+_BLOCK_NUMBERS = 2**16
 
 
 def generator(
@@ -40,14 +41,16 @@ class BlockedDraws:
 
     def integers(self, step: int, k: int, high: int, size: int = 1) -> np.ndarray:
         """Uniform integers in [0, high) for each client: shape [C, size]."""
-        return self._rows(step, k, lambda g: g.integers(high, size=(BLOCK, size)))
+        length = _block_length(size)
+        return self._rows(step, k, length, lambda g: g.integers(high, size=(length, size)))
 
     def normal(self, step: int, k: int, size: int) -> np.ndarray:
         """Standard normal vectors, one for each client: shape [C, size]."""
-        return self._rows(step, k, lambda g: g.standard_normal((BLOCK, size)))
+        length = _block_length(size)
+        return self._rows(step, k, length, lambda g: g.standard_normal((length, size)))
 
-    def _rows(self, step: int, k: int, draw: _Draw) -> np.ndarray:
-        block, offset = divmod(step, BLOCK)
+    def _rows(self, step: int, k: int, length: int, draw: _Draw) -> np.ndarray:
+        block, offset = divmod(step, length)
         cached = self._cache.get(k)
         if cached is None or cached[0] != block:
             streams = (generator(self._seed, self._purpose, c, block, k) for c in self._clients)
@@ -55,3 +58,8 @@ class BlockedDraws:
             self._cache[k] = cached
         rows: np.ndarray = cached[1][offset]
         return rows
+
+
+def _block_length(size: int) -> int:
+    """As many steps as a block may have; few for long vectors, lest they fill the memory."""
+    return max(1, min(BLOCK, _BLOCK_NUMBERS // size))

@@ -20,7 +20,13 @@ from safetensors.torch import load_file
 
 from fedsys.cli import main
 
-GAME = ("problem=quadratic_game", "problem.dim=3", "problem.samples=4", "algorithm.local_steps=5")
+GAME = (
+    "algorithm=local_sgda",
+    "problem=quadratic_game",
+    "problem.dim=3",
+    "problem.samples=4",
+    "algorithm.local_steps=5",
+)
 
 
 Command = Callable[..., Done]

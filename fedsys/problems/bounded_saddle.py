@@ -169,6 +169,8 @@ class SkewSaddle(BoundedSaddle):
 class BoundedSaddleOracle(OperatorOracle):
     """The operator of a bounded saddle, its constants and its gap."""
 
+    uses_autograd = False
+
     def __init__(self, game: BoundedSaddle, site: Site) -> None:
         super().__init__(site, torch.zeros(2 * game.dim), split=game.dim, noise=game.noise)
         self._game = game

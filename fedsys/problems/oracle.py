@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsys.communication import Placement, Sync
 from fedsys.problems.constants import Constants
-from fedsys.random import generator
+from fedsys.random import BlockedDraws
 
 Draw = Any
 """A random sample for each hosted client. Only the oracle that made it looks inside."""
@@ -259,6 +259,7 @@ class SteppingOracle:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.sizes = [1] * len(site.hosted)
+        self._normals = BlockedDraws(site.seed, "normal", site.hosted)
         self._drawn = 0
 
     def at(self, step: int) -> Self:
@@ -281,9 +282,7 @@ class SteppingOracle:
 
     def normal(self) -> Tensor:
         """A standard normal vector for each hosted client, as a draw of its own."""
-        step, k = self._next()
-        streams = (generator(self.site.seed, "normal", c, step, k) for c in self.site.hosted)
-        return self.site.convert(np.stack([s.standard_normal(self.z0.shape[1]) for s in streams]))
+        return self.site.convert(self._normals.normal(*self._next(), self.z0.shape[1]))
 
     def constants(self, sync: Sync) -> Constants | None:
         """Nobody knows them."""
