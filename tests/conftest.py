@@ -9,7 +9,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import settings
 from processes import Ranks
+
+# A failure on one machine is a failure on all.
+settings.register_profile("fedsys", derandomize=True)
+settings.load_profile("fedsys")
 
 
 @pytest.fixture(scope="session")
