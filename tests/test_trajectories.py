@@ -99,7 +99,7 @@ from fedsys.problems import (
 from fedsys.problems.games import OperatorOracle
 from fedsys.problems.oracle import SteppingOracle
 from fedsys.problems.terms import L1, NONE, Simplex, Term
-from fedsys.random import generator
+from fedsys.random import BLOCK, generator
 
 STEPS = 80  # more than one block of draws, and many rounds of every method
 Fields = dict[str, np.ndarray]
@@ -185,7 +185,7 @@ def full_operator(client: int, z: np.ndarray) -> np.ndarray:
 
 
 def normal(client: int, t: int, k: int) -> np.ndarray:
-    return generator(SEED, "normal", client, t, k).standard_normal(5)
+    return generator(SEED, "normal", client, t // BLOCK, k).standard_normal((BLOCK, 5))[t % BLOCK]
 
 
 class SumOracle(OperatorOracle):

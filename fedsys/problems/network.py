@@ -63,7 +63,7 @@ class ClientData:
             prepare,
         )
         test = data.test_inputs.to(dtype=dtype, device=site.device)
-        labels = data.train_labels.numpy()
+        labels = data.train_labels.long().numpy()  # numbers, where the loss wants numbers
         counts = [np.bincount(labels[part], minlength=data.classes) for part in dealt.parts]
         return cls(
             batches,
