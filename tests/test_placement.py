@@ -48,7 +48,6 @@ def record(name: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
         seed=SEED,
         dtype="float64",
         communicator=default_communicator(case.algorithm),
-        evaluate_every=3,
     )
     return result.records, result.variables
 

@@ -323,7 +323,7 @@ def resumed(
     answers = {}
     with connected() as world:
         for name in names:
-            runner = prepared(name, world, folder / name, steps, every, evaluate_every=2)
+            runner = prepared(name, world, folder / name, steps, every)
             result = runner.run()
             rows = dict(result.state.tensors())
             if runner._oracle.rider is not None:
@@ -333,9 +333,7 @@ def resumed(
     return answers
 
 
-def prepared(
-    name: str, world: World, folder: Path, steps: int, every: int, evaluate_every: int = 1
-) -> Runner:
+def prepared(name: str, world: World, folder: Path, steps: int, every: int) -> Runner:
     case = CASES[name]
     site = make_site(world, CLIENTS, SEED, "float64", "cpu")
     runner = Runner(
@@ -344,7 +342,7 @@ def prepared(
         default_communicator(case.algorithm),
         world,
         site,
-        Plan(steps=steps, evaluate_every=evaluate_every),
+        Plan(steps=steps),
         Checkpoints(folder, world, every),
     )
     runner.prepare()

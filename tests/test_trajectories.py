@@ -101,7 +101,7 @@ from fedsys.problems.oracle import SteppingOracle
 from fedsys.problems.terms import L1, NONE, Simplex, Term
 from fedsys.random import BLOCK, generator
 
-STEPS = 80  # more than one block of draws, and many rounds of every method
+STEPS = 200
 Fields = dict[str, np.ndarray]
 
 
@@ -452,8 +452,8 @@ WEIGHTS = {"beta_x": 1.5, "beta_y": 1.2}
 
 
 def staged(first: float) -> Callable[[int], float]:
-    """Divided by 10 at 50 % and 75 % of 80 steps, or the next start of a round of 7."""
-    return lambda t: first / 10 ** ((t >= 42) + (t >= 63))
+    """Divided by 10 at 50 % and 75 % of 200 steps, or the next start of a round of 7."""
+    return lambda t: first / 10 ** ((t >= 105) + (t >= 154))
 
 
 def constant(value: float) -> Callable[[int], float]:
@@ -491,7 +491,7 @@ def scaffold_trajectory(option: int) -> Trajectory:
 
 
 def coda_trajectory(output: str) -> Trajectory:
-    stages = [(42, 0.1), (21, 0.01), (100, 0.001)]  # the run ends within the last
+    stages = [(105, 0.1), (49, 0.01), (100, 0.001)]  # the run ends within the last
     return Trajectory(
         CoDA(lr=0.1, prox_weight=0.5, stage_output=output, **STAGES),
         MINIMAX,
