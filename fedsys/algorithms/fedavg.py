@@ -44,7 +44,8 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
 
     def step(self, s: MinimisationState, oracle: Minimisation, sync: Sync) -> MinimisationState:
         """One gradient step."""
-        x = sync(s.x - self.lr * oracle.grad(s.x, oracle.draw()))
+        g = oracle.grad(s.x, oracle.draw())
+        x = sync(s.x.sub(g, alpha=self.lr))  # in one pass over memory
         return MinimisationState(x)
 
     def solution(self, s: MinimisationState) -> Tensor:

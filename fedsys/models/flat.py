@@ -12,11 +12,11 @@ from fedsys.memory import keep_freed_memory
 
 
 class FlatModule:
-    """One player's variables: a module, and the flat vector [d] that its parameters are cut from.
+    """One player's variables: a module, and the flat vector [d] that its parameters begin with.
 
-    Loading a client's row is one copy and a gradient is one concatenation; cutting the row inside
-    autograd instead would cost a fifth of a small model's step. BatchNorm's running statistics are
-    a second flat vector, kept in the same way.
+    Loading a client's row copies nothing and a gradient is one concatenation; cutting the row
+    inside autograd instead would cost a fifth of a small model's step. BatchNorm's running
+    statistics are a second flat vector.
     """
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
@@ -25,6 +25,7 @@ class FlatModule:
         named = list(self.module.named_parameters())
         self.names = [name for name, _ in named]
         self.shapes = [parameter.shape for _, parameter in named]
+        self.sizes = [shape.numel() for shape in self.shapes]
         self.parameters = [parameter for _, parameter in named]
         self.vector = _rebase(self.parameters, dtype, device)
         # Integer buffers only count batches, which nothing here reads.
@@ -32,8 +33,10 @@ class FlatModule:
         self.buffers = _rebase(self._statistics, dtype, device)
 
     def load(self, row: Tensor) -> None:
-        """Make the module compute at this point."""
-        self.vector.copy_(row)
+        """Make the module compute at this point: its parameters become views of the row."""
+        parts = row.contiguous().split_with_sizes(self.sizes)
+        for parameter, part, shape in zip(self.parameters, parts, self.shapes, strict=True):
+            parameter.data = part.view(shape)
 
     def at(self, row: Tensor, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
         """function(module, *args) with the parameters cut from a row, which autograd then sees.
@@ -46,7 +49,7 @@ class FlatModule:
 
     def named(self, row: Tensor) -> dict[str, Tensor]:
         """A flat row, cut into the parameters' names and shapes."""
-        parts = row.split_with_sizes([shape.numel() for shape in self.shapes])
+        parts = row.split_with_sizes(self.sizes)
         cut = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.view(shape) for name, part, shape in cut}
 
