@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedsys.random import generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(ABC):
     """A data set, or a random part of it.
 
     Args:
@@ -53,9 +54,9 @@ class Source:
             every[1] if test is None else torch.from_numpy(test),
         )
 
+    @abstractmethod
     def read(self) -> Dataset:
         """Read all of the data."""
-        raise NotImplementedError
 
     def choose(self, samples: int, limit: str) -> np.ndarray | None:
         """The samples within a limit, in order; None for all."""
@@ -89,17 +90,17 @@ class DownloadableSource(Source):
             raise InputError(self._missing(root))
         return found
 
+    @abstractmethod
     def files(self, root: Path) -> list[str]:
         """The files below `root` that it consists of."""
-        raise NotImplementedError
 
+    @abstractmethod
     def present(self, root: Path) -> Path | None:
         """The folder from which all files can be read; None if one is missing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def download_to(self, folder: Path) -> None:
         """Download `top` into a folder, and compare it with published checksums."""
-        raise NotImplementedError
 
     def _fetch(self, folder: Path) -> Path:
         try:
