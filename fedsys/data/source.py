@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsys.compat import torchvision
 from fedsys.data.dataset import Dataset
-from fedsys.data.storage import data_folder, make_folder
+from fedsys.data.storage import data_folder, make_folder, unpacked
 from fedsys.errors import InputError, require
 from fedsys.random import generator
 
@@ -122,3 +123,30 @@ class DownloadableSource(Source):
             else "set FEDSYS_DATA or dataset.root, or use dataset.download=true"
         )
         return f"{self.name}: {where} does not hold {wanted} (plain or .gz); {remedy}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(DownloadableSource):
+    """A data set that is one file, which its publisher has at an address with a checksum."""
+
+    file: ClassVar[str]
+    """The file's name in `top`."""
+    address: ClassVar[str]
+    md5: ClassVar[str]
+
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.locate() / self.top / self.file
+
+    def files(self, root: Path) -> list[str]:
+        """The one."""
+        return [f"{self.top}/{self.file}"]
+
+    def present(self, root: Path) -> Path | None:
+        """`root`, if it is there."""
+        return unpacked(root, self.files(root))
+
+    def download_to(self, folder: Path) -> None:
+        """From its publisher."""
+        fetch = torchvision().datasets.utils.download_url
+        fetch(self.address, str(folder / self.top), self.file, self.md5)
