@@ -132,8 +132,6 @@ class TestTables:
     def test_a_missing_file_is_named_with_what_to_do(self, tmp_path: Path) -> None:
         wanted = r"does not hold adult.data .*set FEDSYS_DATA .*download"
         with pytest.raises(InputError, match=wanted):
-            InputError, match=r"does not hold adult.data .*set FEDSYS_DATA .*download"
-        ):
             Adult(root=str(tmp_path)).load()
 
     def test_a_file_of_another_form_is_refused(self, tmp_path: Path) -> None:
