@@ -16,6 +16,9 @@ from omegaconf import OmegaConf
 
 from fedsys.errors import FedsysError, InputError
 
+_OF_NO_CONSEQUENCE = ("seed", "run", "logger", "resume", "checkpoint", "evaluate_every")
+"""Settings that two runs of one method may differ in."""
+
 SMALLER_IS_BETTER = ("loss", "error", "gap", "norm", "distance", "eqopp", "eqodds")
 
 
@@ -110,9 +113,9 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """All settings by their dotted names, but the seed and where the run was kept."""
+    """All settings by their dotted names, but those of no consequence."""
     for name, value in config.items():
-        if prefix == "" and name in ("seed", "run", "logger", "resume", "checkpoint"):
+        if prefix == "" and name in _OF_NO_CONSEQUENCE:
             continue
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
