@@ -596,6 +596,11 @@ MINIMAX_METHODS = {
         SUM,
         lambda: fednest(sampled, full, *START, alpha=0.1, beta=0.07, T=2, tau=2),
     ),
+    "fednest-sample": Trajectory(
+        FedNest(gradients="sample", **STEP_SIZES, inner_rounds=2, local_steps=2),
+        SUM,
+        lambda: fednest(sampled, None, *START, alpha=0.1, beta=0.07, T=2, tau=2),
+    ),
     "codasca": Trajectory(
         CODASCA(**PERIODIC, gamma=4.0, stage=28),
         SUM,

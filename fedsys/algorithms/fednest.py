@@ -19,20 +19,23 @@ class FedNest(MinimaxAlgorithm[MinimaxState]):
         y_i <- y_i + lr_y (grad_y f_i(x, y_i; xi) - grad_y f_i(x, y; xi) + mean grad_y f_i(x, y))
 
     K times from the common y, then averaged; and downwards in x likewise, at the new y. The means
-    are of gradients on all local data.
+    are of gradients on all local data, or of a sample where that would take too long.
 
     Args:
         lr_x: alpha, the step of FEDOUT.
         lr_y: beta, the step of FEDINN.
         inner_rounds: T.
+        gradients: of the means, "full" or "sample".
         local_steps: K, the local steps for x and for y.
     """
 
     inner_rounds: int = 1
+    gradients: str = "full"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(self.inner_rounds >= 1, "inner_rounds", "at least 1")
+        self._require(self.gradients in ("full", "sample"), "gradients", "full or sample")
 
     @property
     def schedule(self) -> Schedule:
@@ -52,7 +55,7 @@ class FedNest(MinimaxAlgorithm[MinimaxState]):
 
     def _inner(self, x: Tensor, y: Tensor, oracle: Minimax, sync: Sync) -> Tensor:
         """FEDINN: K corrected steps up from a common y."""
-        lr, mean, y_i = rate_at(self.lr_y, oracle.step), sync(oracle.full_grads(x, y)[1]), y
+        lr, mean, y_i = rate_at(self.lr_y, oracle.step), sync(self._grads(x, y, oracle)[1]), y
         for _ in range(self.local_steps):
             xi = oracle.draw()
             change = oracle.grads(x, y_i, xi)[1] - oracle.grads(x, y, xi)[1]
@@ -61,9 +64,14 @@ class FedNest(MinimaxAlgorithm[MinimaxState]):
 
     def _outer(self, x: Tensor, y: Tensor, oracle: Minimax, sync: Sync) -> Tensor:
         """FEDOUT: K corrected steps down from a common x."""
-        lr, mean, x_i = rate_at(self.lr_x, oracle.step), sync(oracle.full_grads(x, y)[0]), x
+        lr, mean, x_i = rate_at(self.lr_x, oracle.step), sync(self._grads(x, y, oracle)[0]), x
         for _ in range(self.local_steps):
             xi = oracle.draw()
             change = oracle.grads(x_i, y, xi)[0] - oracle.grads(x, y, xi)[0]
             x_i = oracle.prox_x(x_i - lr * (change + mean), lr)
         return sync(x_i)
+
+    def _grads(self, x: Tensor, y: Tensor, oracle: Minimax) -> tuple[Tensor, Tensor]:
+        """What the corrections are made of, at the common point."""
+        full = self.gradients == "full"
+        return oracle.full_grads(x, y) if full else oracle.grads(x, y, oracle.draw())

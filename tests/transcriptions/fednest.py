@@ -12,7 +12,7 @@ from transcriptions.gradients import FullGradients, Gradients, mean
 
 def fednest(
     G: Gradients,
-    full: FullGradients,
+    full: FullGradients | None,
     x0: np.ndarray,
     y0: np.ndarray,
     n: int,
@@ -22,11 +22,13 @@ def fednest(
     T: int,
     tau: int,
 ) -> Iterator[dict[str, np.ndarray]]:
+    """`full`: the gradients of the means; None for those of one sample."""
     x, y = x0, y0
     for step in range(steps):
         draws = count()
         for _ in range(T):
-            q = mean([full(i, x, y)[1] for i in range(n)])
+            k = None if full else next(draws)
+            q = mean([(full(i, x, y) if full else G(i, x, y, step, k))[1] for i in range(n)])
             y_i = [y] * n
             for _ in range(tau):
                 k = next(draws)
@@ -34,7 +36,8 @@ def fednest(
                     change = G(i, x, y_i[i], step, k)[1] - G(i, x, y, step, k)[1]
                     y_i[i] = y_i[i] + beta * (change + q)
             y = mean(y_i)
-        h = mean([full(i, x, y)[0] for i in range(n)])
+        k = None if full else next(draws)
+        h = mean([(full(i, x, y) if full else G(i, x, y, step, k))[0] for i in range(n)])
         x_i = [x] * n
         for _ in range(tau):
             k = next(draws)
