@@ -113,6 +113,8 @@ def _unknown_option(error: OmegaConfBaseException) -> str:
     known = sorted(str(key) for key in parent or ())
     close = get_close_matches(str(error.key), known, n=1)
     advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    if "," in "".join(a for a in sys.argv if a.startswith(f"{error.full_key.split('.')[0]}=")):
+        advice += f"; options of what a sweep goes through are set by ++{error.full_key}=..."
     return f"there is no option {error.full_key}; {advice} (all: fedsys --cfg job)"
 
 

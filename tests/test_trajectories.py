@@ -602,7 +602,7 @@ MINIMAX_METHODS = {
         lambda: fednest(sampled, None, *START, alpha=0.1, beta=0.07, T=2, tau=2),
     ),
     "codasca": Trajectory(
-        CODASCA(**PERIODIC, gamma=4.0, stage=28),
+        CODASCA(**PERIODIC, gamma=4.0, stage=25),  # ends with its round, at 28
         SUM,
         lambda: codasca(sampled, *START, **STEP_SIZES, gamma=4.0, T0=28, K=7),
     ),

@@ -39,7 +39,7 @@ class CODASCA(MinimaxAlgorithm[CodascaState]):
         lr_x: the step of the min player in the first stage.
         lr_y: the step of the max player; the paper has one step for both.
         gamma: inverse weight of the centre.
-        stage: T_0, the steps of a stage, a multiple of K.
+        stage: T_0, the steps of a stage, which ends with the round that they end in.
         decay: what the steps are divided by after a stage.
         local_steps: K, the steps of a round.
     """
@@ -51,8 +51,7 @@ class CODASCA(MinimaxAlgorithm[CodascaState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require_positive("gamma", "decay")
-        whole = self.stage >= 1 and self.stage % self.local_steps == 0
-        self._require(whole, "stage", f"a multiple of local_steps={self.local_steps}")
+        self._require(self.stage >= 1, "stage", "at least 1")
 
     def init(self, oracle: Minimax, sync: Sync) -> CodascaState:
         """All control variates are zero."""
@@ -62,14 +61,15 @@ class CODASCA(MinimaxAlgorithm[CodascaState]):
 
     def step(self, s: CodascaState, oracle: Minimax, sync: Sync) -> CodascaState:
         """A corrected step; at the end of a round the control variates of the next one."""
-        stages, t = divmod(oracle.step, self.stage)
+        stage = -(-self.stage // self.local_steps) * self.local_steps
+        stages, t = divmod(oracle.step, stage)
         gx, gy = oracle.grads(s.x, s.y, oracle.draw())
         dx = gx + s.correction_x + (s.x - s.centre) / self.gamma
         x, y = self._move(s.x, s.y, dx, gy + s.correction_y, oracle, self.decay**-stages)
         k = oracle.step % self.local_steps
         c_x, c_y = running_mean(s.c_x, gx, k), running_mean(s.c_y, gy, k)
         s = replace(s, x=x, y=y, average=running_mean(s.average, x, t), c_x=c_x, c_y=c_y)
-        return self._agree(s, t + 1 == self.stage, sync) if sync else s
+        return self._agree(s, t + 1 == stage, sync) if sync else s
 
     def _agree(self, s: CodascaState, stage_ends: bool, sync: Sync) -> CodascaState:
         if stage_ends:
