@@ -1,4 +1,4 @@
-"""Runs that differ in their seed only are one configuration: its curves, its labels, the best one."""
+"""Runs that differ in their seed only are one configuration: its curves, its label, the best."""
 
 from __future__ import annotations
 
@@ -115,7 +115,11 @@ def varied_settings(all_settings: Sequence[dict[str, str]]) -> list[str]:
 def metrics(configured: Iterable[Configuration]) -> list[str]:
     """Every metric that some run reports, the most telling first."""
     names = {
-        name for c in configured for r in c.runs for record in r.records for name in metrics_of(record)
+        name
+        for c in configured
+        for r in c.runs
+        for record in r.records
+        for name in metrics_of(record)
     }
     return sorted(names, key=lambda n: (HEADLINES.index(n) if n in HEADLINES else 99, n))
 

@@ -20,7 +20,7 @@ _DASHES = ("-", "--", ":", "-.")
 
 
 def style(index: int) -> dict[str, str]:
-    """Colour and dashes of the curve with this number: the same on the page and in every picture."""
+    """Colour and dashes of the curve with this number, the same on the page and in pictures."""
     dashes = _DASHES[(index // len(PALETTE)) % len(_DASHES)]
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": dashes}
 

@@ -1,4 +1,4 @@
-"""Run directories as they are found: whole, or broken off, with a warning for what cannot be read."""
+"""Run directories as they are found: whole or broken off; what cannot be read is named."""
 
 from __future__ import annotations
 
