@@ -86,7 +86,10 @@ def _choices(runs: Sequence[Run]) -> dict[str, str]:
 
 def _labels(choices: Sequence[dict[str, str]], runs: Sequence[Run]) -> list[str]:
     varied_groups = [
-        group for group in _GROUPS if len({chosen.get(group) for chosen in choices}) > 1
+        # What a run that broke off does not know is no difference.
+        group
+        for group in _GROUPS
+        if len({chosen[group] for chosen in choices if group in chosen}) > 1
     ] or ["algorithm"]
     names = [
         ", ".join(chosen[group] for group in varied_groups if group in chosen)

@@ -22,7 +22,9 @@ from fedsys.report.runs import read_runs
 from fedsys.runtime.deal_files import plot_counts
 
 
-def report(paths: Sequence[Path], out: Path, wanted: str | None = None) -> list[Path]:
+def report(
+    paths: Sequence[Path], out: Path, wanted: str | None = None, pictures: bool = True
+) -> list[Path]:
     """Write report.html, and a PNG and an SVG of each metric, to `out`; tells what it made."""
     runs, warnings = read_runs(paths)
     configured = configurations(runs)
@@ -40,9 +42,10 @@ def report(paths: Sequence[Path], out: Path, wanted: str | None = None) -> list[
     out.mkdir(parents=True, exist_ok=True)
     written = [out / "report.html"]
     write_page(written[0], _title(paths, configured), configured, names, chosen, warnings)
-    for name in names:
-        written += draw_metric(configured, name, chosen, out / name)
-    written += _more_pictures(configured, out)
+    if pictures:
+        for name in names:
+            written += draw_metric(configured, name, chosen, out / name)
+        written += _more_pictures(configured, out)
     for warning in warnings:
         print(f"fedsys-report: {warning}", file=sys.stderr)
     _print_best(configured, names, chosen)
@@ -93,13 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="or a folder of runs")
     parser.add_argument("--out", type=Path, help="the folder to write to (RUN/report)")
     parser.add_argument("--metric", help="the one that is shown first and decides on the best")
+    parser.add_argument("--page-only", action="store_true", help="no PNG and SVG files")
     options = parser.parse_args(arguments)
     out = options.out or options.runs[0] / "report"
     try:
         for path in options.runs:
             if not path.is_dir():
                 raise InputError(f"{path} is no folder; give run directories or a multirun folder")
-        written = report(options.runs, out, options.metric)
+        written = report(options.runs, out, options.metric, not options.page_only)
     except FedsysError as error:
         print(f"fedsys-report: {error.message}", file=sys.stderr)
         return error.exit_code
