@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -22,21 +23,22 @@ class Browser:
     def __init__(self) -> None:
         assert CHROMIUM is not None
         self._home = TemporaryDirectory()
-        read_theirs, self._write = os.pipe()
-        self._read, write_theirs = os.pipe()
+        low_read, self._write = os.pipe()
+        self._read, low_write = os.pipe()
+        # Out of the way of 3 and 4, which Chromium reads from and writes to.
+        theirs = tuple(fcntl.fcntl(low, fcntl.F_DUPFD, 50) for low in (low_read, low_write))
         self._process = subprocess.Popen(
             [
-                # It reads from file 3 and writes to file 4.
-                *("sh", "-c", f'exec "$@" 3<&{read_theirs} 4>&{write_theirs}', "sh", CHROMIUM),
+                *("bash", "-c", 'exec "$@" 3<&{} 4>&{}'.format(*theirs), "bash", CHROMIUM),
                 *("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
                 *("--disable-dev-shm-usage", "--no-first-run"),
                 f"--user-data-dir={self._home.name}",
             ],
-            pass_fds=(read_theirs, write_theirs),
+            pass_fds=theirs,
             stderr=subprocess.DEVNULL,
         )
-        os.close(read_theirs)
-        os.close(write_theirs)
+        for fd in (low_read, low_write, *theirs):
+            os.close(fd)
         self._rest = b""
         self._last = 0
         self._session: str | None = None
