@@ -51,11 +51,11 @@ def _run_hydra(world: World) -> int:
     )
     codes: list[int] = []
 
-    def job(settings: DictConfig) -> None:
+    def job(settings: DictConfig) -> float:
         from fedsys.runtime.job import run_job
 
         try:
-            run_job(settings, world)
+            return run_job(settings, world)
         except LostRankError as error:
             # Nothing more can be run without that rank.
             world.last_words(error, _say)
@@ -66,6 +66,7 @@ def _run_hydra(world: World) -> int:
             told = answer(error)
             world.last_words(told, _say)
             codes.append(told.exit_code)
+            return float("nan")  # a sweeper that learns from results counts it as failed
 
     conf = str(config.folder())
     try:

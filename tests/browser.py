@@ -54,7 +54,8 @@ class Browser:
 
     def open(self, page: Path) -> None:
         """Load a page and wait until its scripts have run."""
-        self._events.clear()
+        for kept in (self._events, self.console, self.requests):
+            kept.clear()
         self._call("Page.navigate", url=page.absolute().as_uri())
         end = monotonic() + 60
         while "Page.loadEventFired" not in self._events:

@@ -34,14 +34,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report" / "report.html"
 
 
-@pytest.fixture
-def browser(page: Path) -> Iterator[Browser]:
+@pytest.fixture(scope="module")
+def started() -> Iterator[Browser]:
     browser = Browser()
-    browser.open(page)
     yield browser
-    assert browser.console == []
-    assert browser.requests == [page.absolute().as_uri()], "nothing else is fetched"
     browser.close()
+
+
+@pytest.fixture
+def browser(started: Browser, page: Path) -> Iterator[Browser]:
+    started.open(page)
+    yield started
+    assert started.console == []
+    assert started.requests == [page.absolute().as_uri()], "nothing else is fetched"
 
 
 def choose(browser: Browser, control: str, value: str) -> None:

@@ -161,8 +161,9 @@ def test_real_runs_of_two_ranks_are_read_as_they_are(tmp_path: Path) -> None:
     done = command(
         tmp_path,
         2,
+        "--multirun",
         *("problem=quadratic_game", "algorithm=local_sgda", "problem.dim=2", "problem.samples=2"),
-        *("clients=2", "rounds=2", "evaluate_every=1", "--multirun", "seed=0,1"),
+        *("clients=2", "rounds=2", "evaluate_every=1", "seed=0,1"),
     )
     assert done.returncode == 0, done.stderr
     assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--page-only"]) == 0
