@@ -232,6 +232,7 @@ def test_a_claim_on_lines_that_were_not_run_is_left_open(
     lines: list[Line] = lines_of(entry, runs, outcomes)
     assert _verdicts(entry, Claim("", better="c", than=["a"]), lines) == []
     assert _verdicts(entry, Claim("", reaches={"a": 1}, where={"part": "other"}), lines) == []
+    assert _verdicts(entry, Claim("", below_bound=True), lines) == [], "no run knows a bound"
 
 
 def test_the_page_has_the_numbers_of_results_and_says_what_was_not_run(

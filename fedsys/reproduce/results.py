@@ -157,6 +157,8 @@ def _decide(claim: Claim, metric: str, lines: Mapping[str, Line]) -> tuple[bool,
     shown = {n: f"{n} {abs(v):.4g}" if v < worst else f"{n} diverged" for n, v in values.items()}
     if claim.below_bound:
         bounds = {n: b for n in named if (b := lines[n].bound()) is not None}
+        if not bounds:
+            return None
         text = "; ".join(f"{shown[n]} (at most {b:.4g})" for n, b in bounds.items())
         return all(values[n] <= b for n, b in bounds.items()), text
     if claim.better:
