@@ -207,7 +207,7 @@ def test_what_is_evaluated_in_pieces_is_what_is_evaluated_whole(
         return {name: result.records[-1][name] for name in ("train_loss", "test_accuracy")}
 
     whole = metrics()
-    monkeypatch.setattr(batches, "_PIECE", 5 * 7)  # 7 of 120 samples at a time
+    monkeypatch.setattr(batches, "_PIECE_ON_CPU", 5 * 7)  # 7 of 120 samples at a time
     assert metrics() == pytest.approx(whole, rel=1e-12)
 
 

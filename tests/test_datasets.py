@@ -50,6 +50,7 @@ from fedsys.data import (
     Digits,
     Disjoint,
     FashionMNIST,
+    German,
     ImageNet,
     Imbalance,
     Melanoma,
@@ -442,6 +443,23 @@ def test_a_file_that_is_not_the_published_one_is_refused(server: Server, tmp_pat
     with pytest.raises(InputError, match="the download failed"):
         MNIST(root=str(tmp_path / "root"), download=True).load()
     assert [path for path in (tmp_path / "root").iterdir() if path.is_dir()] == []
+
+
+def test_a_data_set_of_one_file_is_fetched_whole_or_not_at_all(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = " ".join(["1"] * 20) + " 2\n" + " ".join(["2"] * 20) + " 1\n"
+    (tmp_path / "published" / "german.data").write_text(good * 4)
+    content = (tmp_path / "published" / "german.data").read_bytes()
+    monkeypatch.setattr(German, "address", f"{server.url}german.data")
+    monkeypatch.setattr(German, "md5", hashlib.md5(content).hexdigest())
+    root = tmp_path / "root"
+    server.cut = "german.data"
+    with pytest.raises(InputError, match=r"german: the download failed .* nothing was kept"):
+        German(root=str(root), download=True).load()
+    assert [path for path in root.iterdir() if path.is_dir()] == []
+    server.cut = None
+    assert len(German(root=str(root), download=True).load().train_labels) == 6
 
 
 def test_a_folder_that_somebody_left_incomplete_is_named_and_not_touched(

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from fedsys.random import generator
 
-_PIECE = 2**20
-"""Input values that are evaluated at a time: what a network makes of them must fit in memory."""
+_PIECE_ON_CPU = 2**17
+_PIECE_ON_GPU = 2**22
+"""Input values that are evaluated at a time: what a network makes of them must fit in memory, and
+on a CPU better in its caches (twice as fast as 2^20 for a small convolutional network)."""
 
 
 class Batch(NamedTuple):
@@ -113,4 +115,5 @@ class Batches:
 
 def piece_size(inputs: Tensor) -> int:
     """How many of these inputs are evaluated at a time."""
-    return max(1, _PIECE // max(1, inputs[:1].numel()))
+    values = _PIECE_ON_CPU if inputs.device.type == "cpu" else _PIECE_ON_GPU
+    return max(1, values // max(1, inputs[:1].numel()))

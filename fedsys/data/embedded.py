@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -49,9 +50,9 @@ class EmbeddedSource(Source):
             classes=int(labels.max()) + 1,
         )
 
+    @abstractmethod
     def scaled(self, inputs: np.ndarray, train: np.ndarray) -> np.ndarray:
         """All inputs, scaled by what the training part tells."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

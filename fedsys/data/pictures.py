@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,10 @@ class PictureSource(Source):
         require(self.size >= 8, self.name, "size", self.size, "at least 8")
 
     def load(self) -> Dataset:
+        """The limits are kept while reading."""
+        return self.read()
+
+    def read(self) -> Dataset:
         """Read the pictures within the limits: no other is decoded."""
         train, test = self.listings(data_folder(self.root) / self.top)
         train = train.take(self.choose(len(train.paths), "limit"))
@@ -71,9 +76,9 @@ class PictureSource(Source):
             train_classes=torch.from_numpy(train.classes),
         )
 
+    @abstractmethod
     def listings(self, folder: Path) -> tuple[Listing, Listing]:
         """What is in the training and the test part."""
-        raise NotImplementedError
 
     def missing(self, what: Path) -> InputError:
         """What to say when something is not there."""
@@ -148,6 +153,6 @@ class SplitPictureSource(PictureSource):
         train, test = stratified_split(whole.classes, self.test_share)
         return whole.take(train), whole.take(test)
 
+    @abstractmethod
     def listing(self, folder: Path) -> Listing:
         """All that has a label."""
-        raise NotImplementedError

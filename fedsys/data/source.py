@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -10,14 +11,15 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from fedsys.compat import torchvision
 from fedsys.data.dataset import Dataset
-from fedsys.data.storage import data_folder, make_folder
+from fedsys.data.storage import data_folder, make_folder, unpacked
 from fedsys.errors import InputError, require
 from fedsys.random import generator
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(ABC):
     """A data set, or a random part of it.
 
     Args:
@@ -53,9 +55,9 @@ class Source:
             every[1] if test is None else torch.from_numpy(test),
         )
 
+    @abstractmethod
     def read(self) -> Dataset:
         """Read all of the data."""
-        raise NotImplementedError
 
     def choose(self, samples: int, limit: str) -> np.ndarray | None:
         """The samples within a limit, in order; None for all."""
@@ -89,17 +91,17 @@ class DownloadableSource(Source):
             raise InputError(self._missing(root))
         return found
 
+    @abstractmethod
     def files(self, root: Path) -> list[str]:
         """The files below `root` that it consists of."""
-        raise NotImplementedError
 
+    @abstractmethod
     def present(self, root: Path) -> Path | None:
         """The folder from which all files can be read; None if one is missing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def download_to(self, folder: Path) -> None:
         """Download `top` into a folder, and compare it with published checksums."""
-        raise NotImplementedError
 
     def _fetch(self, folder: Path) -> Path:
         try:
@@ -121,3 +123,30 @@ class DownloadableSource(Source):
             else "set FEDSYS_DATA or dataset.root, or use dataset.download=true"
         )
         return f"{self.name}: {where} does not hold {wanted} (plain or .gz); {remedy}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(DownloadableSource):
+    """A data set that is one file, which its publisher has at an address with a checksum."""
+
+    file: ClassVar[str]
+    """The file's name in `top`."""
+    address: ClassVar[str]
+    md5: ClassVar[str]
+
+    def path(self) -> Path:
+        """Where the file is."""
+        return self.locate() / self.top / self.file
+
+    def files(self, root: Path) -> list[str]:
+        """The one."""
+        return [f"{self.top}/{self.file}"]
+
+    def present(self, root: Path) -> Path | None:
+        """`root`, if it is there."""
+        return unpacked(root, self.files(root))
+
+    def download_to(self, folder: Path) -> None:
+        """From its publisher."""
+        fetch = torchvision().datasets.utils.download_url
+        fetch(self.address, str(folder / self.top), self.file, self.md5)

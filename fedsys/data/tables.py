@@ -5,7 +5,7 @@ Their code is the one that fedbio.txt names: github.com/amazon-research/minimax-
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsys.data.dataset import Dataset
+from fedsys.data.source import FileSource
 from fedsys.errors import InputError, require
 from fedsys.random import generator
 
@@ -35,47 +36,40 @@ class GroupedDataset(Dataset):
         return replace(super().take(train, test), test_groups=self.test_groups[test])
 
 
-@dataclass(frozen=True)
-class _Table(ABC):
-    """A file with a column for each attribute, one of which is the group.
+@dataclass(frozen=True, kw_only=True)
+class _Table(FileSource):
+    """A file of the UCI repository: a column for each attribute, one of which is the group.
 
     Args:
-        root: the folder with data sets.
-        download: whether to fetch a missing file from the UCI repository (let one process do it).
         test_share: the part of every group that is kept for testing.
-        split_seed: of the choice of that part.
         scaling: "magnitude" divides a column by the power of ten of its largest value (Diana et
             al.), "standard" by its deviation after centring it; both from the training part.
         group_in_features: whether the classifier sees the group itself.
     """
 
-    root: str | None = None
-    download: bool = False
     test_share: float = 0.3
-    split_seed: int = 0
     scaling: str = "magnitude"
     group_in_features: bool = True
 
-    name: ClassVar[str]
-    path: ClassVar[str]
-    address: ClassVar[str]
     columns: ClassVar[tuple[str, ...]]
     group: ClassVar[str]
     label: ClassVar[str]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(0 < self.test_share < 1, self.name, "test_share", self.test_share, "in (0, 1)")
         known = ("magnitude", "standard")
         require(self.scaling in known, self.name, "scaling", self.scaling, " or ".join(known))
 
-    def load(self) -> GroupedDataset:
+    def read(self) -> GroupedDataset:
         """Read, encode, split and scale."""
-        frame = self._read()
+        path = self.path()
+        frame = self._frame(path)
         labels = self._labels(frame[self.label])
         present = np.unique(labels)
         if len(present) < 2:
             raise InputError(
-                f"{self.name}: the column {self.label} of {self._file()} has one class only "
+                f"{self.name}: the column {self.label} of {path} has one class only "
                 f"({present[0]}, in all {len(labels)} rows); a classifier needs two"
             )
         names, groups = np.unique(frame[self.group], return_inverse=True)
@@ -83,7 +77,7 @@ class _Table(ABC):
         if not self.group_in_features:
             features = {n: v for n, v in features.items() if n.split("=")[0] != self.group}
         inputs = np.stack(list(features.values()), axis=1)
-        train, test = split_by_group(groups, self.test_share, self.split_seed)
+        train, test = split_by_group(groups, self.test_share, self.seed)
         shift, scale = _scaling(inputs[train], self.scaling)
         inputs = ((inputs - shift) / scale).astype(np.float32)
         parts = {"train": train, "test": test}
@@ -101,7 +95,7 @@ class _Table(ABC):
                 for index, name in enumerate(names)
             },
             "test_share": self.test_share,
-            "split_seed": self.split_seed,
+            "seed": self.seed,
             "scaling": self.scaling,
             "features": {
                 name: {"shift": float(a), "scale": float(b)}
@@ -126,18 +120,7 @@ class _Table(ABC):
     def _features(self, frame: _Frame) -> dict[str, np.ndarray]:
         """The columns of the inputs, by name."""
 
-    def _file(self) -> Path:
-        return Path(self.root or "") / self.path
-
-    def _read(self) -> _Frame:
-        path = self._file()
-        if not (self.root is not None and path.is_file()):
-            if not (self.download and self.root is not None):
-                raise InputError(
-                    f"{self.name}: {path} is missing; set FEDSYS_DATA (or dataset.root) to the "
-                    f"folder with {self.path}, or fetch it there with dataset.download=true"
-                )
-            self._fetch(path)
+    def _frame(self, path: Path) -> _Frame:
         lines = [line for line in path.read_text().splitlines() if line.strip()]
         rows = [line.replace(",", " ").split() for line in lines]
         width = len(self.columns)
@@ -151,19 +134,8 @@ class _Table(ABC):
             raise InputError(f"{self.name}: {path} has no rows; is it the original file?")
         return dict(zip(self.columns, map(list, zip(*rows, strict=True)), strict=True))
 
-    def _fetch(self, path: Path) -> None:
-        from urllib.request import urlretrieve
 
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        try:
-            urlretrieve(self.address, partial)
-        except OSError as error:
-            raise InputError(f"{self.name}: the download failed ({error})") from error
-        partial.rename(path)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Adult(_Table):
     """Adult (Becker and Kohavi, 1996): income above 50K; 5 groups by race, 107 features.
 
@@ -172,7 +144,9 @@ class Adult(_Table):
     """
 
     name = "adult"
-    path = "adult/adult.data"
+    top = "adult"
+    file = "adult.data"
+    md5 = "5d7c39d7b8804f071cdd1f2a7c460872"
     address = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/adult.data"
     columns = (
         "age", "workclass", "fnlwgt", "education", "education-num", "marital-status",
@@ -199,7 +173,7 @@ class Adult(_Table):
         return features
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class German(_Table):
     """German Credit (Hofmann, 1994): bad risk; 4 groups by sex and marital status, 20 features.
 
@@ -207,7 +181,9 @@ class German(_Table):
     """
 
     name = "german"
-    path = "german/german.data"
+    top = "german"
+    file = "german.data"
+    md5 = "6b94c2e35480e671545e52a808a8a549"
     address = "https://archive.ics.uci.edu/ml/machine-learning-databases/statlog/german/german.data"
     columns = (
         "checking", "duration", "history", "purpose", "amount", "savings", "employment", "rate",

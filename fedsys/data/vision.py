@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -66,9 +67,9 @@ class TorchvisionSource(DownloadableSource):
         """The class of torchvision that reads it."""
         return getattr(torchvision().datasets, self.kind)
 
+    @abstractmethod
     def tensors(self, data: Any) -> tuple[Tensor, Tensor]:
         """Images [N, channels, height, width] in bytes, and labels."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,10 @@ from fedsys.errors import InputError
 
 Record = dict[str, float]
 
+_OF_NO_CONSEQUENCE = (
+    "seed", "run", "logger", "resume", "checkpoint", "evaluate_every", "objective",
+)  # fmt: skip
+"""Settings that two runs of one configuration may differ in."""
 _FILES = ("metrics.jsonl", "summary.json", "config.yaml")
 _NOT_RUNS = {"checkpoints", "tensorboard", "mlflow", "wandb"}
 
@@ -147,9 +151,9 @@ def _yaml(path: Path, warnings: list[str]) -> dict[str, Any]:
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """All settings by their dotted names, but the seed and where the run was kept."""
+    """All settings by their dotted names, but those of no consequence."""
     for name, value in config.items():
-        if prefix == "" and name in ("seed", "run", "logger", "resume", "checkpoint"):
+        if prefix == "" and name in _OF_NO_CONSEQUENCE:
             continue
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")

@@ -17,7 +17,7 @@ from fedsys.cli import answer
 from fedsys.errors import InputError
 from fedsys.reproduce.entries import SCALES, Entry, Part
 
-_NO_PART_OF_A_RESULT = ("seed", "run", "logger", "resume", "checkpoint")
+_NO_PART_OF_A_RESULT = ("seed", "run", "logger", "resume", "checkpoint", "objective")
 
 
 @dataclass(frozen=True, eq=False)
