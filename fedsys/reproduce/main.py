@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedsys.reproduce.figure import draw
 from fedsys.reproduce.lines import lines_of
 from fedsys.reproduce.pool import OUTPUT, run_all
 from fedsys.reproduce.progress import Progress
+from fedsys.reproduce.provenance import cores
 from fedsys.reproduce.results import Result, result_of, table, verdict_lines
 from fedsys.reproduce.sweep import count_runs, planned_runs, scale_of
 from fedsys.reproduce.writing import publish
@@ -61,7 +61,7 @@ def _reproduce(name: str, entry: Entry, options: argparse.Namespace) -> int:
     total = len({run.folder for run in runs})
     progress = Progress(f"{name}: {entry.what}, {entry.title}", total, entry.metrics[0])
     ranks = options.ranks or _ranks(scale)
-    jobs = options.jobs or max(1, len(os.sched_getaffinity(0)) // ranks)
+    jobs = options.jobs or max(1, cores() // ranks)
     try:
         outcomes = run_all(runs, jobs, ranks, progress)
     finally:

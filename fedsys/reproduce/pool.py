@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-from fedsys.reproduce.provenance import commit, machine, today
+from fedsys.reproduce.provenance import commit, cores, machine, today
 from fedsys.reproduce.sweep import PlannedRun
 from fedsys.runtime.run_directory import write
 
@@ -74,7 +74,7 @@ def run_all(
             watcher.finished(run, outcome, earlier=True)
         else:
             waiting.append(run)
-    threads = str(max(1, len(os.sched_getaffinity(0)) // (jobs * ranks)))
+    threads = str(max(1, cores() // (jobs * ranks)))
     os.environ.setdefault("OMP_NUM_THREADS", threads)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedsys.reproduce.preload"])

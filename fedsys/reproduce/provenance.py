@@ -35,11 +35,17 @@ def commit() -> str:
 @cache
 def machine() -> str:
     """Processor, cores and torch in a line."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = torch.cuda.device_count()
     gpu = f", {gpus} x {torch.cuda.get_device_name(0)}" if gpus else ""
-    cpu = f"{cores} core{'' if cores == 1 else 's'} of {_processor()}"
+    cpu = f"{cores()} core{'' if cores() == 1 else 's'} of {_processor()}"
     return f"{cpu}{gpu}, torch {torch.__version__.split('+')[0]}"
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def today() -> str:
