@@ -51,7 +51,7 @@ def _run_hydra(world: World) -> int:
     )
     codes: list[int] = []
 
-    def job(settings: DictConfig) -> float:
+    def job(settings: DictConfig) -> float | None:
         from fedsys.runtime.job import run_job
 
         try:
@@ -66,7 +66,7 @@ def _run_hydra(world: World) -> int:
             told = answer(error)
             world.last_words(told, _say)
             codes.append(told.exit_code)
-            return float("nan")  # a sweeper that learns from results counts it as failed
+            return None  # a sweeper that learns from results counts it as failed
 
     conf = str(config.folder())
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,11 @@ from fedsys.runtime.summary import best, numbers, theory
 from fedsys.runtime.world import World
 
 
-def run_job(config: DictConfig, world: World) -> float:
-    """Run what the settings say, together with the other ranks; returns the objective."""
+def run_job(config: DictConfig, world: World) -> float | None:
+    """Run what the settings say, together with the other ranks.
+
+    Returns the objective, or None if it is not finite.
+    """
     OmegaConf.resolve(config)
     settings: Any = config
     _check(settings)
@@ -45,7 +49,8 @@ def run_job(config: DictConfig, world: World) -> float:
         except KindError as error:
             raise explain_kind(error, _choices(), algorithm.kind) from error
         _Job(config, world, runner, backend).run()
-        return _objective(settings.objective, runner.records[-1])
+        objective = _objective(settings.objective, runner.records[-1])
+        return objective if isfinite(objective) else None
     finally:
         world.disconnect()
 
