@@ -39,20 +39,21 @@ def test_every_experiment_of_an_entry_is_there_and_every_entry_has_runs_a_claim_
 
 
 def test_the_sweep_is_that_of_the_experiment_with_seeds_and_overrides(tmp_path: Path) -> None:
-    entry = entries()["proxskip_fig6"]
-    # 3 methods, 4 steps and 2 heterogeneities, without and with noise.
-    assert count_runs(entry, []) == 48
-    runs = planned_runs(entry, ["algorithm=proxskip", "seed=0,1", "algorithm.lr=0.1"], tmp_path)
-    assert len(runs) == len({run.folder for run in runs}) == 8
-    assert {run.tags["problem.heterogeneity"] for run in runs} == {"low", "high"}
-    assert runs[0].arguments[0] == "experiment=proxskip/fig6"
+    entry = entries()["proxskip_fig7"]
+    # 3 methods and 2 distances.
+    assert count_runs(entry, []) == 6
+    overrides = ["algorithm=proxskip", "seed=0,1"]
+    runs = planned_runs(entry, overrides, tmp_path)
+    assert [(run.tags["problem.delta"], run.tags["seed"]) for run in runs] == [
+        *(("0.0", "0"), ("0.0", "1"), ("1000000.0", "0"), ("1000000.0", "1"))
+    ]
+    assert runs[0].arguments[0] == "experiment=proxskip/fig7"
+    assert runs[1].label == "proxskip, delta=0.0, seed=1"
     # The same settings are the same folder, others another.
-    again = planned_runs(entry, ["algorithm=proxskip", "seed=0,1", "algorithm.lr=0.1"], tmp_path)
-    assert [run.folder for run in runs] == [run.folder for run in again]
-    longer = ["algorithm=proxskip", "seed=0,1", "algorithm.lr=0.1", "rounds=7"]
-    assert not {run.folder for run in runs} & {
-        run.folder for run in planned_runs(entry, longer, tmp_path)
-    }
+    again = planned_runs(entry, overrides, tmp_path)
+    longer = planned_runs(entry, [*overrides, "rounds=7"], tmp_path)
+    assert len({run.folder for run in (*runs, *again)}) == 4
+    assert len({run.folder for run in (*runs, *longer)}) == 8
 
 
 @pytest.mark.parametrize("name", ["adafgda_fig6", "localscgdam_fig4"])
@@ -99,7 +100,7 @@ def test_runs_are_run_once_and_a_run_that_diverges_is_a_result(
 ) -> None:
     """Real runs: two methods, of which one is given a step that no game survives."""
     arguments = ["proxskip_fig4", *SHORT, "problem.batch_size=null", "dtype=float32"]
-    arguments += ["algorithm.lr=0.1,1e38", "--root", str(tmp_path), "--jobs", "2"]
+    arguments += ["algorithm.lr=0.1,1e30", "--root", str(tmp_path), "--jobs", "2"]
     assert main(arguments) == 0
     first = capsys.readouterr()
     assert first.out.count("ended after") == 3
@@ -135,7 +136,7 @@ def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 100
     while not list(tmp_path.glob("small/*/runs/*/checkpoints/*")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -211,7 +212,7 @@ def test_a_step_with_which_one_seed_diverged_is_not_the_best(
     [
         (Claim("", better="b", than=["a"]), False),
         (Claim("", better="a", than=["b", "absent"]), True),
-        (Claim("", reaches={"a": 0.15}), True),
+        (Claim("", reaches={"a": 0.16}), True),
         (Claim("", reaches={"a": 0.1}), False),
         (Claim("", within={"a": 20, "b": 20}), True),
         (Claim("", within={"a": 10, "b": 10}), False),

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,8 @@ class PlannedRun:
     arguments: tuple[str, ...]
     """Of `fedsys`, without the folder."""
 
-    @property
-    def label(self) -> str:
-        """What tells it from the others."""
-        chosen = [v if k == "algorithm" else f"{k}={v}" for k, v in self.tags.items()]
-        return ", ".join([self.part, *chosen] if self.part else chosen)
+    label: str = ""
+    """What tells it from the others."""
 
 
 def scale_of(overrides: Sequence[str]) -> str:
@@ -73,7 +70,21 @@ def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[Pla
                         root / f"{slug}-{fingerprints[unseeded]}", part.title, tags, arguments
                     )
                 )
-    return runs
+    return _labelled(runs)
+
+
+def _labelled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """With the method, and whatever is not the same for all."""
+    keys = dict.fromkeys(key for run in runs for key in run.tags)
+    varied = {key for key in keys if len({run.tags.get(key) for run in runs}) > 1}
+
+    def label(run: PlannedRun) -> str:
+        words = [run.part] if run.part else []
+        words += [run.tags["algorithm"]] if "algorithm" in run.tags else []
+        more = [key for key in run.tags if key in varied and key != "algorithm"]
+        return ", ".join(words + [f"{key.rpartition('.')[2]}={run.tags[key]}" for key in more])
+
+    return [replace(run, label=label(run)) for run in runs]
 
 
 def _choices(
