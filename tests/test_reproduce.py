@@ -137,11 +137,13 @@ def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     deadline = time.monotonic() + 100
-    while not list(tmp_path.glob("small/*/runs/*/checkpoints/*")):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    try:
+        while not list(tmp_path.glob("small/*/runs/*/checkpoints/*")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130
     assert error == "fedsys-reproduce: interrupted; the same command goes on from here\n"
