@@ -21,7 +21,8 @@ _DASHES = ("-", "--", ":", "-.")
 
 def style(index: int) -> dict[str, str]:
     """Colour and dashes of the curve with this number, the same on the page and in pictures."""
-    dashes = _DASHES[(index // len(PALETTE)) % len(_DASHES)]
+    # Each its own dashes: of two curves that coincide, both are seen.
+    dashes = _DASHES[(index + index // len(PALETTE)) % len(_DASHES)]
     return {"color": PALETTE[index % len(PALETTE)], "linestyle": dashes}
 
 
