@@ -17,11 +17,11 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraint
   $(if $(wildcard $(VENV)/.run),--quiet)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench format wheel clean
+.PHONY: help run test bench reproduce format wheel clean
 
 help: ## say what each target does (the default)
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | \
-	  while IFS='	' read -r target text; do printf '  make %-8s %s\n' "$$target" "$$text"; done
+	  while IFS='	' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  make run ARGS="problem=quadratic_game clients=8 rounds=20"   sets Hydra options'
 	@echo '  make run RANKS=2 ARGS="clients=4"                            two clients per process'
@@ -37,6 +37,9 @@ test: $(VENV)/.dev ## lint, check the format and the types, and run every test
 
 bench: $(VENV)/.run ## measure fedsys against bare PyTorch and raw collectives
 	$(BIN)/python -m benchmarks $(ARGS)
+
+reproduce: $(VENV)/.run ## make a figure or table of the papers: ARGS="proxskip_fig1", or list
+	@$(BIN)/fedsys-reproduce $(or $(ARGS),list)
 
 format: $(VENV)/.dev ## rewrite the Python files as `make test` wants them
 	$(BIN)/ruff check --fix

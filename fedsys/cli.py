@@ -51,11 +51,11 @@ def _run_hydra(world: World) -> int:
     )
     codes: list[int] = []
 
-    def job(settings: DictConfig) -> None:
+    def job(settings: DictConfig) -> float | None:
         from fedsys.runtime.job import run_job
 
         try:
-            run_job(settings, world)
+            return run_job(settings, world)
         except LostRankError as error:
             # Nothing more can be run without that rank.
             world.last_words(error, _say)
@@ -63,19 +63,20 @@ def _run_hydra(world: World) -> int:
             os._exit(error.exit_code)
         except (FedsysError, HydraException, OmegaConfBaseException) as error:
             # Told here, not raised: Hydra would add a line per rank, and stop a sweep.
-            answer = _answer(error)
-            world.last_words(answer, _say)
-            codes.append(answer.exit_code)
+            told = answer(error)
+            world.last_words(told, _say)
+            codes.append(told.exit_code)
+            return None  # a sweeper that learns from results counts it as failed
 
     conf = str(config.folder())
     try:
         hydra.main(version_base="1.3", config_path=conf, config_name="config")(job)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise _answer(error) from error
+        raise answer(error) from error
     return codes[0] if codes else 0
 
 
-def _answer(error: BaseException) -> FedsysError:
+def answer(error: BaseException) -> FedsysError:
     """What the user is told of an error: our own words inside it, or Hydra's on one line."""
     from hydra.errors import InstantiationException, MissingConfigException
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError

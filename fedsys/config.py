@@ -48,6 +48,7 @@ class Settings:
     dtype: str = "float32"
     device: str = "auto"
     scale: str = "small"
+    objective: str | None = None
     resume: str = "auto"
     run: RunSettings = field(default_factory=RunSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fedsys.errors import FedsysError, InputError
-
-_OF_NO_CONSEQUENCE = ("seed", "run", "logger", "resume", "checkpoint", "evaluate_every")
-"""Settings that two runs of one method may differ in."""
-
-SMALLER_IS_BETTER = ("loss", "error", "gap", "norm", "distance", "eqopp", "eqodds")
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a table needs of a run directory."""
-
-    row: str
-    settings: tuple[tuple[str, str], ...]
-    final: dict[str, float]
-
-    @classmethod
-    def read(cls, folder: Path, by: str) -> Run:
-        """From the summary of a run that has ended."""
-        summary = json.loads((folder / "summary.json").read_text())
-        if by not in summary["choices"]:
-            raise InputError(f"no group is named {by!r}; there are {', '.join(summary['choices'])}")
-        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
-        settings = tuple(sorted(_flat(config)))
-        return cls(summary["choices"][by], settings, summary["final"])
+from fedsys.report.configurations import smaller_is_better, spread, varied_settings
+from fedsys.report.runs import Run, read_run
 
 
 @dataclass(frozen=True)
@@ -55,19 +30,19 @@ class Row:
 
     def spread(self, metric: str) -> str:
         """Mean and standard deviation."""
-        values = [run.final[metric] for run in self.runs]
-        return f"{mean(values):.4g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+        return spread([run.final[metric] for run in self.runs])
 
 
-def best_rows(runs: Iterable[Run], metric: str) -> list[Row]:
+def best_rows(runs: Iterable[Run], metric: str, by: str = "algorithm") -> list[Row]:
     """The best setting of each method, best method first."""
     groups: dict[tuple[str, Any], list[Run]] = defaultdict(list)
     for run in runs:
+        row = run.choices[by]
         if metric not in run.final:
             known = ", ".join(run.final)
-            raise InputError(f"{run.row} reports no metric named {metric!r}; it reports {known}")
-        groups[run.row, run.settings].append(run)
-    sign = 1 if any(word in metric for word in SMALLER_IS_BETTER) else -1
+            raise InputError(f"{row} reports no metric named {metric!r}; it reports {known}")
+        groups[row, tuple(sorted(run.settings.items()))].append(run)
+    sign = 1 if smaller_is_better(metric) else -1
 
     def order(row: Row) -> float:
         return sign * row.value(metric)
@@ -79,13 +54,13 @@ def best_rows(runs: Iterable[Run], metric: str) -> list[Row]:
 
 def table(runs: Sequence[Run], metrics: Sequence[str], by: str = "algorithm") -> str:
     """Markdown: the metrics of the best rows, what they sent, and the settings that vary."""
-    rows = best_rows(runs, metrics[0])
-    settings_tried = {(run.row, run.settings) for run in runs}
+    rows = best_rows(runs, metrics[0], by)
     head = [by, *metrics, "rounds", "MB up", "seeds", "settings tried", "best setting"]
     lines = [head, ["---"] * len(head)]
     for row in rows:
-        tried = [dict(settings) for name, settings in settings_tried if name == row.name]
-        varied = [key for key in row.settings if len({settings.get(key) for settings in tried}) > 1]
+        settings = [run.settings for run in runs if run.choices[by] == row.name]
+        tried = [dict(one) for one in {tuple(sorted(one.items())) for one in settings}]
+        varied = sorted(varied_settings(tried))
         final = row.runs[0].final
         lines.append(
             [
@@ -96,31 +71,31 @@ def table(runs: Sequence[Run], metrics: Sequence[str], by: str = "algorithm") ->
                 str(len(row.runs)),
                 str(len(tried)),
                 ", ".join(
-                    f"{key.removeprefix('algorithm.')}={row.settings[key]}" for key in varied
+                    f"{key.removeprefix('algorithm.')}={row.settings.get(key)}" for key in varied
                 ),
             ]
         )
+    return markdown(lines)
+
+
+def markdown(lines: Iterable[Iterable[str]]) -> str:
+    """Cells as a table of markdown; the second line is the rule below the head."""
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
-    """The run directories among these and below them."""
+def finished_runs(paths: Iterable[Path], by: str) -> Iterator[Run]:
+    """The runs that have ended among these folders and below them."""
     for path in paths:
         found = sorted(summary.parent for summary in path.rglob("summary.json"))
         if not found:
             raise InputError(f"no finished run in {path}")
-        yield from found
-
-
-def _flat(config: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """All settings by their dotted names, but those of no consequence."""
-    for name, value in config.items():
-        if prefix == "" and name in _OF_NO_CONSEQUENCE:
-            continue
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif not (name == "seed" and prefix == "dataset."):
-            yield f"{prefix}{name}", str(value)
+        for folder in found:
+            run, warnings = read_run(folder)
+            if run is None or not run.ended:
+                raise InputError(warnings[0])
+            if by not in run.choices:
+                raise InputError(f"no group is named {by!r}; there are {', '.join(run.choices)}")
+            yield run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,8 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--by", default="algorithm", help="the group whose options are the rows")
     options = parser.parse_args(arguments)
     try:
-        runs = [Run.read(folder, options.by) for folder in run_folders(options.runs)]
-        print(table(runs, options.metric, options.by))
+        print(table(list(finished_runs(options.runs, options.by)), options.metric, options.by))
     except FedsysError as error:
         print(f"fedsys.table: {error.message}", file=sys.stderr)
         return error.exit_code

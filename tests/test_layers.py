@@ -21,7 +21,9 @@ LAYERS = [
     {"algorithms"},
     {"config"},
     {"runtime"},
+    {"report"},
     {"cli", "launch", "table", "__init__", "__main__"},
+    {"reproduce"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -69,6 +69,15 @@ def test_the_wheel_holds_every_configuration_of_the_repository(environment: Path
     assert files == {path.relative_to(installed) for path in installed.rglob("*.yaml")}
 
 
+def test_the_wheel_holds_the_page_of_reports_and_the_papers(environment: Path) -> None:
+    (installed,) = environment.glob("lib/python*/site-packages/fedsys")
+    ours = REPOSITORY / "fedsys"
+    for folder, ending in (("report", "page.*"), ("reproduce/papers", "*.yaml")):
+        names = {path.name for path in (ours / folder).glob(ending)}
+        assert len(names) >= 4
+        assert names == {path.name for path in (installed / folder).glob(ending)}
+
+
 def test_the_installed_wheel_runs_in_another_folder(environment: Path, tmp_path: Path) -> None:
     done = run(
         tmp_path,

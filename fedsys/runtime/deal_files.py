@@ -38,12 +38,16 @@ def save_deal(deal: Deal, folder: Path) -> None:
 
 def plot_deal(deal: Deal, folder: Path) -> Path:
     """partition.png: the number of samples of every client and class."""
+    return plot_counts(*deal.counts(), folder / "partition.png")
+
+
+def plot_counts(names: np.ndarray, counts: np.ndarray, path: Path) -> Path:
+    """A picture of how many samples of each class a client has."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    names, counts = deal.counts()
     clients, classes = counts.shape
     size = (min(14.0, 2.5 + 0.45 * classes), min(12.0, 1.8 + 0.35 * clients))
     figure, panel = pyplot.subplots(figsize=size, layout="constrained")
@@ -61,7 +65,6 @@ def plot_deal(deal: Deal, folder: Path) -> Path:
     panel.set_ylabel("client")
     panel.set_title(f"{counts.sum():,} training samples")
     figure.colorbar(image, label="samples")
-    path = folder / "partition.png"
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return path

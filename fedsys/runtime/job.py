@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, fields, is_dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,20 @@ from fedsys.errors import InputError
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
 from fedsys.runtime.deal_files import deal_of, plot_deal, save_deal
-from fedsys.runtime.display import Display, metrics_of
+from fedsys.runtime.display import Display, headline, metrics_of
 from fedsys.runtime.kinds import explain_kind
 from fedsys.runtime.loggers import Logger
 from fedsys.runtime.run_directory import RunDirectory, moment
 from fedsys.runtime.runner import KindError, Plan, Result, Runner
+from fedsys.runtime.summary import best, numbers, theory
 from fedsys.runtime.world import World
 
 
-def run_job(config: DictConfig, world: World) -> None:
-    """Run what the settings say, together with the other ranks."""
+def run_job(config: DictConfig, world: World) -> float | None:
+    """Run what the settings say, together with the other ranks.
+
+    Returns the objective, or None if it is not finite.
+    """
     OmegaConf.resolve(config)
     settings: Any = config
     _check(settings)
@@ -45,6 +49,8 @@ def run_job(config: DictConfig, world: World) -> None:
         except KindError as error:
             raise explain_kind(error, _choices(), algorithm.kind) from error
         _Job(config, world, runner, backend).run()
+        objective = _objective(settings.objective, runner.records[-1])
+        return objective if isfinite(objective) else None
     finally:
         world.disconnect()
 
@@ -133,6 +139,7 @@ class _Job:
             self._display = Display(title, unit, total or 0)
 
     def _record(self, record: dict[str, float]) -> None:
+        _objective(self._settings.objective, record)  # a name nobody reports is told at the start
         if self._is_first and self._display is not None:
             self._directory.record(record)
             for logger in self._loggers:
@@ -149,9 +156,9 @@ class _Job:
             "clients": placement.clients,
             "ranks": placement.ranks,
             "final": final,
-            "best": _best(result.records),
-            "hyperparameters": _numbers(result.algorithm),
-            "theory": _theory(result),
+            "best": best(result.records),
+            "hyperparameters": numbers(result.algorithm),
+            "theory": theory(result),
             "startup_seconds": self._startup,
             "seconds_waited_by_rank": waited,
         }
@@ -173,6 +180,15 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if str(value).lower() not in values:
             raise InputError(f"{name} must be one of {', '.join(values)}, got {value!r}")
+
+
+def _objective(name: str | None, record: dict[str, float]) -> float:
+    """The last value of the metric that a sweeper wants to know."""
+    name = name or headline(record)
+    if name not in record:
+        known = ", ".join(metrics_of(record))
+        raise InputError(f"objective={name} is not measured here; there are {known}")
+    return record[name]
 
 
 def _plan(settings: Settings) -> Plan:
@@ -202,44 +218,6 @@ def _choices() -> dict[str, str]:
     """Which file of each group was chosen."""
     choices: dict[str, Any] = dict(HydraConfig.get().runtime.choices)
     return {group: str(name) for group, name in choices.items() if not group.startswith("hydra/")}
-
-
-def _numbers(algorithm: Any) -> dict[str, Any]:
-    """The hyperparameters as they were used."""
-    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
-    return {n: _plain(v) for n, v in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A schedule or a matrix rule by its own numbers."""
-    is_record = is_dataclass(value) and not isinstance(value, type)
-    return asdict(value) if is_record else value
-
-
-def _theory(result: Result) -> dict[str, Any] | None:
-    """The constants behind the theory's numbers, and the bound beside what was measured."""
-    if result.theory is None:
-        return None
-    theory: dict[str, Any] = {
-        "constants": result.theory.constants.finite(),
-        "finite_sum": result.theory.finite_sum,
-    }
-    bound = result.algorithm.bound(result.theory)
-    if bound is not None:
-        gap = result.records[-1].get("average_gap")
-        theory["bound"] = {"at_most": bound, "average_gap": gap}
-    return theory
-
-
-def _best(records: list[dict[str, float]]) -> dict[str, float]:
-    """The best value of each test metric (higher is better for all of them but unfairness)."""
-    best: dict[str, float] = {}
-    for record in records:
-        for name, value in metrics_of(record).items():
-            if name.startswith("test_"):
-                pick = min if name in ("test_eqopp", "test_eqodds") else max
-                best[name] = pick(value, best.get(name, value))
-    return best
 
 
 def _seconds_since_start() -> float:

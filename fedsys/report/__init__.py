@@ -1,0 +1,1 @@
+"""What runs left, as a page, as pictures and as tables."""

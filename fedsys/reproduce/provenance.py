@@ -1,0 +1,61 @@
+"""On what machine, and from which commit, a number comes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import fedsys
+
+
+@cache
+def commit() -> str:
+    """The commit of this code, with a + if files were changed since; the version of a wheel."""
+    repository = Path(fedsys.__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(repository), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != repository:
+            return fedsys.__version__
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "fedsys", "conf")
+        return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return fedsys.__version__
+
+
+@cache
+def machine() -> str:
+    """Processor, cores and torch in a line."""
+    gpus = torch.cuda.device_count()
+    gpu = f", {gpus} x {torch.cuda.get_device_name(0)}" if gpus else ""
+    cpu = f"{cores()} core{'' if cores() == 1 else 's'} of {_processor()}"
+    return f"{cpu}{gpu}, torch {torch.__version__.split('+')[0]}"
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def today() -> str:
+    """The date, in UTC."""
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.machine()

@@ -1,0 +1,158 @@
+"""From an entry to its runs: the sweeps of the experiments, with seeds and overrides."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from fedsys import config
+from fedsys.cli import answer
+from fedsys.errors import InputError
+from fedsys.reproduce.entries import SCALES, Entry, Part
+
+_NO_PART_OF_A_RESULT = ("seed", "run", "logger", "resume", "checkpoint", "objective")
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run of an entry; its folder is named by its settings, so changed ones make another run."""
+
+    folder: Path
+    part: str
+    """The title of the part it belongs to."""
+    tags: dict[str, str]
+    """What the sweep chose for it, by name."""
+    arguments: tuple[str, ...]
+    """Of `fedsys`, without the folder."""
+
+    label: str = ""
+    """What tells it from the others."""
+
+
+def scale_of(overrides: Sequence[str]) -> str:
+    """small, or what the overrides say."""
+    given = dict(o.partition("=")[::2] for o in overrides if "=" in o)
+    scale = given.get("scale", SCALES[0])
+    if scale not in SCALES:
+        raise InputError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    return scale
+
+
+def count_runs(entry: Entry, overrides: Sequence[str]) -> int:
+    """How many runs there will be."""
+    with _hydra():
+        return sum(len(_choices(entry, part, overrides)) for part in entry.parts)
+
+
+def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[PlannedRun]:
+    """Every run of an entry, in folders below `root`."""
+    runs = []
+    fingerprints: dict[tuple[str, ...], str] = {}
+    with _hydra() as compose:
+        for part in entry.parts:
+            for choice in _choices(entry, part, overrides):
+                arguments = (f"experiment={part.experiment}", *(f"{k}={v}" for k, v in choice))
+                unseeded = tuple(a for a in arguments if not a.startswith("seed="))
+                if unseeded not in fingerprints:
+                    fingerprints[unseeded] = _fingerprint(compose(unseeded))
+                tags = {k: v for k, v in choice if k != "scale"}
+                name = "_".join(tags.values())
+                slug = re.sub(r"[^\w.=+-]+", "-", name).strip("-_")[:80]
+                runs.append(
+                    PlannedRun(
+                        root / f"{slug}-{fingerprints[unseeded]}", part.title, tags, arguments
+                    )
+                )
+    return _labelled(runs)
+
+
+def _labelled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """With the method, and whatever is not the same for all."""
+    keys = dict.fromkeys(key for run in runs for key in run.tags)
+    varied = {key for key in keys if len({run.tags.get(key) for run in runs}) > 1}
+
+    def label(run: PlannedRun) -> str:
+        words = [run.part] if run.part else []
+        words += [run.tags["algorithm"]] if "algorithm" in run.tags else []
+        more = [key for key in run.tags if key in varied and key != "algorithm"]
+        return ", ".join(words + [f"{key.rpartition('.')[2]}={run.tags[key]}" for key in more])
+
+    return [replace(run, label=label(run)) for run in runs]
+
+
+def _choices(
+    entry: Entry, part: Part, overrides: Sequence[str]
+) -> list[tuple[tuple[str, str], ...]]:
+    """The jobs of a sweep; of two values for a setting the later counts, as in Hydra's sweeper."""
+    from hydra import compose
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    scale = scale_of(overrides)
+    given = [
+        *part.overrides,
+        *entry.overrides.get(scale, []),
+        f"seed=range({entry.seeds.get(scale, 1)})",
+        *overrides,
+    ]
+    try:
+        whole = compose(
+            "config", overrides=[f"experiment={part.experiment}"], return_hydra_config=True
+        )
+        swept = [f"{key}={value}" for key, value in (whole.hydra.sweeper.params or {}).items()]
+        parsed = OverridesParser.create().parse_overrides([*swept, *given])
+    except HydraException as error:
+        raise answer(error) from error
+    values: dict[str, list[str]] = {}
+    for override in parsed:
+        key = override.get_key_element()
+        if override.is_sweep_override():
+            if not override.is_discrete_sweep():
+                raise InputError(f"{key} must be a list of values here, got {override.input_line}")
+            values[key] = [str(value) for value in override.sweep_string_iterator()]
+        else:
+            values[key] = [override.get_value_element_as_str()]
+    return [tuple(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+@contextmanager
+def _hydra() -> Iterator[Any]:
+    """Hydra's composition of conf/, as a function of the overrides."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    def resolved(overrides: Sequence[str]) -> Any:
+        try:
+            return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise answer(error) from error
+
+    config.register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(config.folder()), version_base="1.3"):
+        yield resolved
+
+
+def _fingerprint(settings: dict[str, Any]) -> str:
+    """Of all settings that a result depends on, but the seed."""
+    kept = {k: v for k, v in settings.items() if k not in _NO_PART_OF_A_RESULT}
+    text = json.dumps(_without_places(kept), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _without_places(settings: Any) -> Any:
+    """Where the data is kept is no part of a result, and its seed follows that of the run."""
+    if not isinstance(settings, dict):
+        return settings
+    places = {"root", "download", "seed"} if "root" in settings else set()
+    return {k: _without_places(v) for k, v in settings.items() if k not in places}

@@ -1,0 +1,257 @@
+"""Reproduction: entries are whole, their runs parallel and resumable, their claims decided."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_folders import write_run
+
+from fedsys import config
+from fedsys.errors import InputError
+from fedsys.reproduce import writing
+from fedsys.reproduce.entries import Claim, Entry, Numbers, Part, entries, papers, read_paper
+from fedsys.reproduce.lines import Line, lines_of
+from fedsys.reproduce.main import main
+from fedsys.reproduce.pool import Outcome
+from fedsys.reproduce.results import Result, _verdicts, result_of, table
+from fedsys.reproduce.sweep import PlannedRun, count_runs, planned_runs
+
+SHORT = ("rounds=30", "evaluate_every=10", "problem.dim=2", "problem.samples=2", "clients=2")
+
+
+def test_every_experiment_of_an_entry_is_there_and_every_entry_has_runs_a_claim_and_a_name() -> (
+    None
+):
+    assert len(entries()) == sum(len(paper.entries) for paper in papers().values())
+    for name, entry in entries().items():
+        for part in entry.parts:
+            path = config.folder() / "experiment" / f"{part.experiment}.yaml"
+            assert path.is_file(), f"{name}: {part.experiment}"
+        assert entry.claims, name
+
+
+def test_the_sweep_is_that_of_the_experiment_with_seeds_and_overrides(tmp_path: Path) -> None:
+    entry = entries()["proxskip_fig7"]
+    # 3 methods and 2 distances.
+    assert count_runs(entry, []) == 6
+    overrides = ["algorithm=proxskip", "seed=0,1"]
+    runs = planned_runs(entry, overrides, tmp_path)
+    assert [(run.tags["problem.delta"], run.tags["seed"]) for run in runs] == [
+        *(("0.0", "0"), ("0.0", "1"), ("1000000.0", "0"), ("1000000.0", "1"))
+    ]
+    assert runs[0].arguments[0] == "experiment=proxskip/fig7"
+    assert runs[1].label == "proxskip, delta=0.0, seed=1"
+    # The same settings are the same folder, others another.
+    again = planned_runs(entry, overrides, tmp_path)
+    longer = planned_runs(entry, [*overrides, "rounds=7"], tmp_path)
+    assert len({run.folder for run in (*runs, *again)}) == 4
+    assert len({run.folder for run in (*runs, *longer)}) == 8
+
+
+@pytest.mark.parametrize("name", ["adafgda_fig6", "localscgdam_fig4"])
+def test_what_an_entry_overrides_at_the_papers_size_fits_its_experiment(
+    name: str, tmp_path: Path
+) -> None:
+    one = {
+        "adafgda_fig6": ["algorithm=fgda", "algorithm.lr_x=1", "algorithm.lr_y=1"],
+        "localscgdam_fig4": ["algorithm=coda"],
+    }
+    runs = planned_runs(entries()[name], ["scale=paper", *one[name]], tmp_path)
+    assert len(runs) == {"adafgda_fig6": 2, "localscgdam_fig4": 3}[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["proxskip_fig99"], "no figure or table is named 'proxskip_fig99'; did you mean proxskip"),
+        (["proxskip_fig7", "scale=huge"], "scale must be one of small, paper, got 'huge'"),
+        (["proxskip_fig7", "algorithm=nonsense"], "algorithm=nonsense is unknown"),
+        (["proxskip_fig7", "roundz=3"], "no option roundz; did you mean rounds?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main([*arguments, "--root", str(tmp_path / "root")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_file_that_says_too_little_is_refused() -> None:
+    entry = "{what: a, title: b, parts: [{experiment: x}], metrics: [gap], claims: [{says: c}]}"
+    with pytest.raises(InputError, match="needs one comparison"):
+        read_paper(f"title: t\nentries: {{one: {entry}}}", "mine.yaml")
+    with pytest.raises(InputError, match=r"mine\.yaml"):
+        read_paper("title: t\nentriez: {}", "mine.yaml")
+
+
+def test_runs_are_run_once_and_a_run_that_diverges_is_a_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real runs: two methods, of which one is given a step that no game survives."""
+    arguments = ["proxskip_fig4", *SHORT, "problem.batch_size=null", "dtype=float32"]
+    arguments += ["algorithm.lr=0.1,1e30", "--root", str(tmp_path), "--jobs", "2"]
+    assert main(arguments) == 0
+    first = capsys.readouterr()
+    assert first.out.count("ended after") == 3
+    assert first.out.count("diverged after") == 3
+    assert "2, 1 diverged" in first.out
+    (folder,) = (tmp_path / "small").iterdir()
+    assert {p.name for p in folder.iterdir()} == {
+        *("runs", "figure.png", "figure.svg", "table.md", "result.json")
+    }
+    result = Result.load(folder / "result.json")
+    assert (result.runs, result.overrides[0]) == (6, "rounds=30")
+    assert all(result.commits)
+    assert all(result.machines)
+    stamps = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/metrics.jsonl")}
+    assert main(arguments) == 0
+    assert "6 of 6 runs were finished before" in capsys.readouterr().out
+    assert stamps == {path: path.stat().st_mtime_ns for path in stamps}
+    # What was made with overrides is not what the paper did, and is not published.
+    assert main(["write", "--root", str(tmp_path), "--into", str(tmp_path / "page")]) == 0
+    assert (
+        "proxskip_fig4` | Figure 4: quadratic game, tuned steps | - | not run yet"
+        in (tmp_path / "page" / "REPRODUCTION.md").read_text()
+    )
+
+
+def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
+    arguments = ["proxskip_fig7", "rounds=100000", "evaluate_every=100", "checkpoint.every=100"]
+    arguments += ["algorithm=local_seg", "problem.delta=0.0", "--root", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedsys.reproduce", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    deadline = time.monotonic() + 100
+    try:
+        while not list(tmp_path.glob("small/*/runs/*/checkpoints/*")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "fedsys-reproduce: interrupted; the same command goes on from here\n"
+    (metrics,) = tmp_path.glob("small/*/runs/*/metrics.jsonl")
+    size = metrics.stat().st_size
+    time.sleep(0.5)
+    assert metrics.stat().st_size == size, "nobody is left who writes"
+    json.loads(metrics.read_text().splitlines()[-1])
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> tuple[Entry, list[PlannedRun], dict[Path, Outcome]]:
+    """A tuned method, one that diverges with one seed of its better step, and one that is lost."""
+    entry = Entry(
+        what="Figure 0",
+        title="by hand",
+        parts=[Part("quadratic_game")],
+        metrics=["gap"],
+        numbers=[Numbers("gap", {"a": 0.2})],
+        claims=[Claim("a is better than b", better="a", than=["b"])],
+    )
+    values = {("a", "0.1"): (0.2, 0.4), ("a", "0.2"): (0.1, 0.2), ("b", "0.1"): (1.0, 3.0)}
+    runs, outcomes = [], {}
+    for (method, lr), finals in values.items():
+        for seed, final in enumerate(finals):
+            folder = tmp_path / f"{method}-{lr}-{seed}"
+            write_run(folder, method, seed, {"gap": [4.0, final]}, lr=float(lr))
+            tags = {"algorithm": method, "algorithm.lr": lr, "seed": str(seed)}
+            runs.append(PlannedRun(folder, "", tags, ()))
+            outcomes[folder] = Outcome("ended", commit="abc", machine="m", date="2026-01-01")
+    lost = PlannedRun(tmp_path / "c", "", {"algorithm": "c", "seed": "0"}, ())
+    runs.append(lost)
+    outcomes[lost.folder] = Outcome("failed", "exit code 2: no data")
+    return entry, runs, outcomes
+
+
+def test_the_best_step_by_its_mean_stands_for_a_method_beside_the_papers_number(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]],
+) -> None:
+    entry, runs, outcomes = finished
+    lines = lines_of(entry, runs, outcomes)
+    assert [(line.name, line.setting, line.tried) for line in lines] == [
+        ("a", "lr=0.2", 2),
+        ("b", "lr=0.1", 1),
+    ]
+    result = result_of("zero", entry, "small", [], lines, outcomes)
+    assert result.missing == ["c: exit code 2: no data"]
+    assert table(result).splitlines()[2] == (
+        "| a | gap | 0.2 | 0.15 ± 0.071 | 0.75 | lr=0.2 | 2 | 2 |"
+    )
+    (verdict,) = result.verdicts
+    assert verdict.holds
+    assert verdict.numbers == "a 0.15, b 2"
+
+
+def test_a_step_with_which_one_seed_diverged_is_not_the_best(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]],
+) -> None:
+    entry, runs, outcomes = finished
+    unlucky = next(r for r in runs if r.tags["algorithm.lr"] == "0.2" and r.tags["seed"] == "1")
+    outcomes[unlucky.folder] = Outcome("diverged", "z is not finite")
+    lines = lines_of(entry, runs, outcomes)
+    assert (lines[0].setting, lines[0].diverged) == ("lr=0.1", 1)
+
+
+@pytest.mark.parametrize(
+    ("claim", "holds"),
+    [
+        (Claim("", better="b", than=["a"]), False),
+        (Claim("", better="a", than=["b", "absent"]), True),
+        (Claim("", reaches={"a": 0.16}), True),
+        (Claim("", reaches={"a": 0.1}), False),
+        (Claim("", within={"a": 20, "b": 20}), True),
+        (Claim("", within={"a": 10, "b": 10}), False),
+    ],
+)
+def test_a_claim_is_decided_by_the_last_values(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]], claim: Claim, holds: bool
+) -> None:
+    entry, runs, outcomes = finished
+    (verdict,) = _verdicts(entry, claim, lines_of(entry, runs, outcomes))
+    assert verdict.holds is holds
+
+
+def test_a_claim_on_lines_that_were_not_run_is_left_open(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]],
+) -> None:
+    entry, runs, outcomes = finished
+    lines: list[Line] = lines_of(entry, runs, outcomes)
+    assert _verdicts(entry, Claim("", better="c", than=["a"]), lines) == []
+    assert _verdicts(entry, Claim("", reaches={"a": 1}, where={"part": "other"}), lines) == []
+    assert _verdicts(entry, Claim("", below_bound=True), lines) == [], "no run knows a bound"
+
+
+def test_the_page_has_the_numbers_of_results_and_says_what_was_not_run(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]], tmp_path: Path
+) -> None:
+    entry, runs, outcomes = finished
+    result = result_of("vi_bilinear", entry, "small", [], lines_of(entry, runs, outcomes), outcomes)
+    made = tmp_path / "root" / "small" / "vi_bilinear"
+    made.mkdir(parents=True)
+    replace(result, missing=[]).save(made / "result.json")
+    (made / "figure.png").write_bytes(b"picture")
+    path = writing.publish(tmp_path / "root", tmp_path / "page")
+    text = path.read_text()
+    assert "| a is better than b | - | a 0.15, b 2 | holds |" in text
+    assert "![Section 3](reproduction/vi_bilinear.png)" in text
+    assert (path.parent / "reproduction" / "vi_bilinear.png").read_bytes() == b"picture"
+    assert text.count("not run yet") >= len(entries()) - 1
+    # Made again where there are no runs, nothing is lost.
+    assert writing.publish(tmp_path / "nowhere", tmp_path / "page").read_text() == text
