@@ -17,6 +17,7 @@ import torch.distributed as dist
 from fedsys.communication import LocalTransport, Transport, wire
 from fedsys.communication.transport import first_line
 from fedsys.errors import FedsysError, InputError, LostRankError
+from fedsys.runtime import slurm
 
 Result = TypeVar("Result")
 
@@ -39,7 +40,8 @@ class World:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
-        """One process unless RANK and WORLD_SIZE say otherwise."""
+        """One process unless RANK and WORLD_SIZE, or SLURM's names for them, say otherwise."""
+        environment = {**environment, **slurm.variables(environment)}
 
         def number(name: str, default: int) -> int:
             return int(environment.get(name, default))
@@ -53,6 +55,7 @@ class World:
         """Where the ranks leave notes for each other; open before and after any process group."""
         assert self.ranks > 1
         if self._store is None:
+            os.environ.update(slurm.variables(os.environ))  # torch reads what torchrun would set
             address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
             if address not in _stores:
                 _stores[address], _, _ = next(
