@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
 from fedsys.runtime import slurm
 from fedsys.runtime.world import World
-
-SCRIPT = Path(__file__).resolve().parents[1] / "launch" / "slurm.sbatch"
 
 # Of task 5 in `srun --ntasks=6` on three nodes, as SLURM 22.05 sets them.
 TASK = {
