@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedsys import config
-from fedsys.errors import FedsysError, InputError, LostRankError
+from fedsys.errors import FedsysError, InputError, InterruptedRunError, LostRankError
+from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.run_directory import moment
 from fedsys.runtime.world import World
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Run what the arguments say; end with 0, 1 (a run failed) or 2 (it was asked wrongly)."""
+    """Run what the arguments say, and end with an exit code.
+
+    0; 1, a run failed; 2, it was asked wrongly; 75, it was stopped by a signal and can go on.
+    """
     world = World.from_environment()
     code = 0
     try:
@@ -27,6 +31,10 @@ def main() -> None:
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
+    _leave(world, code)
+
+
+def _leave(world: World, code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if world.ranks > 1:
@@ -50,17 +58,24 @@ def _run_hydra(world: World) -> int:
         "fedsys.moment", lambda: world.share("moment", moment), use_cache=True, replace=True
     )
     codes: list[int] = []
+    interruption = Interruption(world)
+    interruption.listen()
 
     def job(settings: DictConfig) -> None:
         from fedsys.runtime.job import run_job
 
         try:
-            run_job(settings, world)
+            run_job(settings, world, interruption)
         except LostRankError as error:
-            # Nothing more can be run without that rank.
+            # Nothing more can be run without that rank, and a launcher need not wait for us.
+            interruption.let_go()
             world.last_words(error, _say)
             sys.stdout.flush()
             os._exit(error.exit_code)
+        except InterruptedRunError as stop:
+            # Not of this job alone, but of the sweep that it is part of.
+            world.last_words(stop, _say)
+            _leave(world, stop.exit_code)
         except (FedsysError, HydraException, OmegaConfBaseException) as error:
             # Told here, not raised: Hydra would add a line per rank, and stop a sweep.
             answer = _answer(error)
@@ -72,6 +87,8 @@ def _run_hydra(world: World) -> int:
         hydra.main(version_base="1.3", config_path=conf, config_name="config")(job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise _answer(error) from error
+    finally:
+        interruption.let_go()
     return codes[0] if codes else 0
 
 

@@ -61,8 +61,16 @@ class World:
                 _stores[address], _, _ = next(
                     dist.rendezvous("env://", timeout=timedelta(minutes=5))
                 )
-            self._store = _stores[address]
+            # Ranks that were restarted may find the store of those before them.
+            attempts = ("FEDSYS_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
+            attempt = next((os.environ[name] for name in attempts if name in os.environ), "0")
+            self._store = dist.PrefixStore(f"attempt {attempt}", _stores[address])
         return self._store
+
+    @property
+    def meetings(self) -> int:
+        """Which of this process' runs this is; the same on all ranks."""
+        return self._meetings
 
     def connect(
         self, backend: str, timeout: float, startup_timeout: float, shared_memory: bool = True
