@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +15,7 @@ from fedsys.runtime.run_directory import moment
 from fedsys.runtime.world import World
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
 
@@ -48,15 +50,9 @@ def _run_hydra(world: World) -> int:
     """Compose the settings and run them, or all of a sweep; the exit code of the first failure."""
     import hydra
     from hydra.errors import HydraException
-    from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    # Hydra would print errors itself, once per rank; this hands them to us.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    config.register()
-    OmegaConf.register_new_resolver(
-        "fedsys.moment", lambda: world.share("moment", moment), use_cache=True, replace=True
-    )
+    _register(world)
     codes: list[int] = []
     interruption = Interruption(world)
     interruption.listen()
@@ -84,12 +80,67 @@ def _run_hydra(world: World) -> int:
 
     conf = str(config.folder())
     try:
-        hydra.main(version_base="1.3", config_path=conf, config_name="config")(job)()
+        hydra.main(version_base="1.3", config_path=conf, config_name="config")(Portable(job))()
     except (HydraException, OmegaConfBaseException) as error:
         raise _answer(error) from error
     finally:
         interruption.let_go()
     return codes[0] if codes else 0
+
+
+def _register(world: World) -> None:
+    """What the files in conf/ refer to."""
+    from omegaconf import OmegaConf
+
+    # Hydra would print errors itself, once per rank; this hands them to us.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    config.register()
+    OmegaConf.register_new_resolver(
+        "fedsys.moment", lambda: world.share("moment", moment), use_cache=True, replace=True
+    )
+
+
+class Portable:
+    """A job that is run here, or pickled by a launcher of Hydra's (submitit) and run elsewhere.
+
+    Nothing of this process travels along: over there the job is made anew, for the ranks there.
+
+    Args:
+        job: what is run here.
+    """
+
+    def __init__(self, job: Callable[[DictConfig], None]) -> None:
+        self._job = job
+
+    def __call__(self, settings: DictConfig) -> None:
+        """Run it here."""
+        self._job(settings)
+
+    def __reduce__(self) -> tuple[Callable[[], Callable[[DictConfig], None]], tuple[()]]:
+        return job_elsewhere, ()
+
+
+def job_elsewhere() -> Callable[[DictConfig], None]:
+    """The job of a process that a launcher of Hydra's started; signals are that launcher's."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    world = World.from_environment()
+    _register(world)
+
+    def job(settings: DictConfig) -> None:
+        from fedsys.runtime.job import run_job
+
+        try:
+            run_job(settings, world, Interruption(world))
+        except (FedsysError, HydraException, OmegaConfBaseException) as error:
+            # Told here, in the log of this job, and raised again where the sweep was started.
+            answer = _answer(error)
+            world.last_words(answer, _say)
+            kind = InputError if isinstance(answer, InputError) else FedsysError
+            raise kind(answer.message) from None
+
+    return job
 
 
 def _answer(error: BaseException) -> FedsysError:

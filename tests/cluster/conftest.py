@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.hosts import Hosts
-from tests.cluster.runs import SETTINGS, run_in_one_process
-from tests.cluster.slurm import Slurm
+from cluster.hosts import Hosts
+from cluster.runs import SETTINGS, run_in_one_process
+from cluster.slurm import Slurm
 
 
 def need(*programs: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -18,14 +20,13 @@ SETTINGS = (
     "algorithm=local_sgda",
     "problem=quadratic_game",
     "clients=4",
-    "rounds=1500",
+    "rounds=400",
     "dtype=float64",
     "seed=7",
-    "evaluate_every=50",
-    "checkpoint.every=100",
-    "communicator.timeout=10",
+    "evaluate_every=100",
+    "checkpoint.every=40",
 )
-"""Long enough to be disturbed, and random in every step."""
+"""Random in every step, and long enough to be disturbed."""
 
 
 def environment() -> dict[str, str]:
@@ -59,19 +60,42 @@ def assert_same_variables(folder: Path, reference: Path) -> None:
 
 
 def wait_until(what: str, is_so: Callable[[], bool], seconds: float) -> None:
-    """Look twice a second; give up with a sentence."""
+    """Look often; give up with a sentence."""
     deadline = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.5)
+        time.sleep(0.05)
 
 
-def is_under_way(folder: Path) -> bool:
-    """Whether there is a checkpoint to go on from, and something left to do."""
-    return any(folder.glob("checkpoints/step-*/snapshot.json"))
+def ranks_of(name: str) -> list[int]:
+    """The processes of this machine that are ranks of a run with this word in their command."""
+
+    def is_one(process: Path) -> bool:
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            return False
+        return b"-m\0fedsys\0" in command and name.encode() in command
+
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if is_one(process)]
 
 
-def has_ended(folder: Path) -> bool:
-    """Whether the run has left its results."""
-    return (folder / "summary.json").exists()
+def freeze_after_checkpoint(folder: Path, seconds: float) -> list[int]:
+    """Stop a rank once there is a checkpoint; the others wait for it, however fast the machine."""
+    wait_until(
+        f"a checkpoint in {folder}",
+        lambda: any(folder.glob("checkpoints/step-*/snapshot.json")),
+        seconds,
+    )
+    frozen = ranks_of(folder.name)[:1]
+    assert frozen, "the run ended before it could be disturbed"
+    os.kill(frozen[0], signal.SIGSTOP)
+    return frozen
+
+
+def thaw(frozen: list[int]) -> None:
+    """Let it go on, if it is still there."""
+    for process in frozen:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.cluster.hosts import Hosts
+from cluster.hosts import Hosts
 
 # Jobs of `high` preempt those of `low`, which are put back into the queue. A job that was waits
 # cred_expire seconds (usually two minutes) until it may start again.

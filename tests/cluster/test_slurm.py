@@ -1,20 +1,23 @@
-"""Jobs of a real SLURM with two nodes: their end, their preemption, and what the queue gives back."""
+"""Jobs of a real SLURM with two nodes: preempted, requeued before their time is over, a sweep."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.runs import (
+from cluster.runs import (
     REPOSITORY,
     SETTINGS,
     assert_same_variables,
     environment,
-    is_under_way,
-    wait_until,
+    freeze_after_checkpoint,
+    run_in_one_process,
+    thaw,
 )
-from tests.cluster.slurm import Slurm
+from cluster.slurm import Slurm
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -35,9 +38,9 @@ def said(folder: Path) -> str:
 def test_a_preempted_torchrun_job_goes_on_when_the_nodes_are_free(
     slurm: Slurm, tmp_path: Path, reference: Path
 ) -> None:
-    folder = tmp_path / "run"
+    folder = tmp_path / "preempted"
     job = submit(slurm, folder, "--partition=low", "--exclusive")
-    wait_until("a checkpoint of the job", lambda: is_under_way(folder), 120)
+    freeze_after_checkpoint(folder, 200)  # SLURM wakes it with SIGCONT before SIGTERM
     urgent = slurm.submit(
         "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
     )
@@ -52,12 +55,33 @@ def test_a_preempted_torchrun_job_goes_on_when_the_nodes_are_free(
 def test_a_job_of_plain_tasks_is_requeued_before_its_time_is_over(
     slurm: Slurm, tmp_path: Path, reference: Path
 ) -> None:
-    folder = tmp_path / "run"
+    folder = tmp_path / "requeued"
     job = submit(slurm, folder, "--ntasks-per-node=2", "--cpus-per-task=1")
-    wait_until("a checkpoint of the job", lambda: is_under_way(folder), 120)
+    frozen = freeze_after_checkpoint(folder, 200)
     slurm.signal(job, "USR1")
+    thaw(frozen)
     seen = slurm.wait(job, 200)
     assert (seen["JobState"], seen["Restarts"]) == ("COMPLETED", "1"), said(folder)
     assert f"slurm.sbatch: job {job} goes back into the queue" in said(folder)
     assert "continued from step" in said(folder)
     assert_same_variables(folder, reference)
+
+
+def test_a_sweep_submits_a_job_for_each_of_its_runs(slurm: Slurm, tmp_path: Path) -> None:
+    short = (*SETTINGS, "rounds=20", "seed=3")
+    sweep = ("--multirun", "hydra/launcher=submitit_slurm", "algorithm.local_steps=5,10")
+    nodes = ("partition=low", "nodes=2", "tasks_per_node=1", "timeout_min=10")
+    options = [f"hydra.sweep.dir={tmp_path}/sweep", *(f"hydra.launcher.{one}" for one in nodes)]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedsys", *sweep, *options, *short],
+        cwd=tmp_path,
+        env=environment() | slurm.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for number, steps in enumerate((5, 10)):
+        alone = tmp_path / f"alone-{steps}"
+        run_in_one_process(alone, *short, f"algorithm.local_steps={steps}")
+        assert_same_variables(tmp_path / "sweep" / str(number), alone)
+        assert '"ranks": 2' in (tmp_path / "sweep" / str(number) / "summary.json").read_text()
