@@ -16,6 +16,9 @@ from safetensors.torch import load_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
+PATIENCE = 600.0
+"""Seconds until something that takes a few is taken for stuck; the machine may be a busy one."""
+
 SETTINGS = (
     "algorithm=local_sgda",
     "problem=quadratic_game",
@@ -81,12 +84,12 @@ def ranks_of(name: str) -> list[int]:
     return [int(process.name) for process in Path("/proc").glob("[0-9]*") if is_one(process)]
 
 
-def freeze_after_checkpoint(folder: Path, seconds: float) -> list[int]:
+def freeze_after_checkpoint(folder: Path) -> list[int]:
     """Stop a rank once there is a checkpoint; the others wait for it, however fast the machine."""
     wait_until(
         f"a checkpoint in {folder}",
-        lambda: any(folder.glob("checkpoints/step-*/snapshot.json")),
-        seconds,
+        lambda: any(folder.glob("checkpoints/step-*")),
+        PATIENCE,
     )
     frozen = ranks_of(folder.name)[:1]
     assert frozen, "the run ended before it could be disturbed"

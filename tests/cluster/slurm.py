@@ -124,7 +124,7 @@ class Slurm:
         self._daemons.append(subprocess.Popen(command, env=self._all(), stdout=log, stderr=log))
 
     def _wait_for_nodes(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         states: list[str] = []
         while time.monotonic() < deadline:
             states = self._say("sinfo", "-N", "-h", "-p", "low", "-o", "%T", check=False).split()
@@ -132,7 +132,7 @@ class Slurm:
                 return
             time.sleep(0.5)
         log = (self._folder / "daemons.log").read_text()[-2000:]
-        raise TimeoutError(f"the nodes are {states or 'unknown'} after a minute: {log}")
+        raise TimeoutError(f"the nodes are {states or 'unknown'} after two minutes: {log}")
 
     def _say(
         self, *command: str, check: bool = True, variables: Mapping[str, str] | None = None

@@ -11,6 +11,7 @@ import pytest
 
 from cluster.containers import Engine, collect_wheels
 from cluster.runs import (
+    PATIENCE,
     SETTINGS,
     assert_same_variables,
     freeze_after_checkpoint,
@@ -18,7 +19,7 @@ from cluster.runs import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(900)  # with a base image, the wheels and the image
+pytestmark = pytest.mark.timeout(3 * PATIENCE)
 
 PROJECT = f"fedsys-test-{os.getpid()}"
 CLIENTS = 4
@@ -70,7 +71,7 @@ def said(engine: Engine) -> str:
 def test_a_container_that_was_killed_comes_back_and_the_run_ends_as_if_it_had_never_died(
     engine: Engine, run_folder: Path, reference: Path
 ) -> None:
-    frozen = freeze_after_checkpoint(run_folder, 200)
+    frozen = freeze_after_checkpoint(run_folder)
     clients = engine.containers(PROJECT, "client")
     assert len(clients) == CLIENTS
     healthy = ["exec", clients[0]["Id"], "python", "/opt/fedsys/bin/healthcheck.py"]
@@ -88,7 +89,7 @@ def test_a_container_that_was_killed_comes_back_and_the_run_ends_as_if_it_had_ne
         return all(state["Status"] == "exited" and state["ExitCode"] == 0 for state in states)
 
     try:
-        wait_until("the end of all containers", has_ended, 300)
+        wait_until("the end of all containers", has_ended, PATIENCE)
     except TimeoutError as error:
         raise AssertionError(said(engine)) from error
     assert "continued from step" in said(engine)

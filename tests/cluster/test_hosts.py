@@ -11,6 +11,7 @@ import pytest
 
 from cluster.hosts import INTERFACE, Hosts
 from cluster.runs import (
+    PATIENCE,
     REPOSITORY,
     SETTINGS,
     assert_same_variables,
@@ -20,7 +21,7 @@ from cluster.runs import (
     wait_until,
 )
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(3 * PATIENCE)
 
 
 class Launchers:
@@ -78,15 +79,15 @@ def test_a_host_that_was_cut_off_comes_back_and_the_run_ends_as_if_it_had_never_
     launchers: Launchers, tmp_path: Path, reference: Path
 ) -> None:
     folder, hosts = tmp_path / "three-hosts", launchers._hosts
-    frozen = freeze_after_checkpoint(folder, 150)
+    frozen = freeze_after_checkpoint(folder)
     hosts.cut_off("host3")
     thaw(frozen)
     wait_until(
         "a line that names the lost host",
         lambda: any("(host3) is lost" in launchers.said(name) for name in ("host1", "host2")),
-        60,
+        PATIENCE,
     )
     hosts.restore("host3")
-    launchers.wait(200)
+    launchers.wait(PATIENCE)
     assert any("continued from step" in launchers.said(name) for name in hosts.names)
     assert_same_variables(folder, reference)

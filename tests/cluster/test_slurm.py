@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.runs import (
+    PATIENCE,
     REPOSITORY,
     SETTINGS,
     assert_same_variables,
@@ -19,7 +20,7 @@ from cluster.runs import (
 )
 from cluster.slurm import Slurm
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(3 * PATIENCE)
 
 SCRIPT = REPOSITORY / "launch" / "slurm.sbatch"
 
@@ -40,12 +41,12 @@ def test_a_preempted_torchrun_job_goes_on_when_the_nodes_are_free(
 ) -> None:
     folder = tmp_path / "preempted"
     job = submit(slurm, folder, "--partition=low", "--exclusive")
-    freeze_after_checkpoint(folder, 200)  # SLURM wakes it with SIGCONT before SIGTERM
+    freeze_after_checkpoint(folder)  # SLURM wakes it with SIGCONT before SIGTERM
     urgent = slurm.submit(
         "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
     )
-    assert slurm.wait(urgent, 120)["JobState"] == "COMPLETED"
-    seen = slurm.wait(job, 200)
+    assert slurm.wait(urgent, PATIENCE)["JobState"] == "COMPLETED"
+    seen = slurm.wait(job, PATIENCE)
     assert (seen["JobState"], seen["Restarts"]) == ("COMPLETED", "1"), said(folder)
     assert "4 clients on 4 ranks by gloo" in said(folder)
     assert "continued from step" in said(folder)
@@ -57,10 +58,10 @@ def test_a_job_of_plain_tasks_is_requeued_before_its_time_is_over(
 ) -> None:
     folder = tmp_path / "requeued"
     job = submit(slurm, folder, "--ntasks-per-node=2", "--cpus-per-task=1")
-    frozen = freeze_after_checkpoint(folder, 200)
+    frozen = freeze_after_checkpoint(folder)
     slurm.signal(job, "USR1")
     thaw(frozen)
-    seen = slurm.wait(job, 200)
+    seen = slurm.wait(job, PATIENCE)
     assert (seen["JobState"], seen["Restarts"]) == ("COMPLETED", "1"), said(folder)
     assert f"slurm.sbatch: job {job} goes back into the queue" in said(folder)
     assert "continued from step" in said(folder)
