@@ -58,9 +58,12 @@ gpus() {
   fi
 }
 
-address_of() { # interface; nothing if there is none, or no tool to ask
+address_of() { # interface; nothing if none is given, or there is no tool to ask
   [[ -n "$1" ]] && command -v ip >/dev/null || return 0
-  ip -oneline -family inet address show dev "$1" 2>/dev/null | sed -n 's/.* inet \([0-9.]*\).*/\1/p;q'
+  local found
+  found="$(ip -oneline -family inet address show dev "$1" 2>/dev/null | sed -n 's/.* inet \([0-9.]*\).*/\1/p;q')"
+  [[ -n "$found" ]] || fail "IFNAME must be an interface of this host with an address, got '$1'"
+  echo "$found"
 }
 
 if [[ "${1:-}" == "--help" || "${1:-}" == "-h" ]]; then

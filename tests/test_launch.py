@@ -121,6 +121,15 @@ def test_a_wrong_variable_is_named_in_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.skipif(shutil.which("ip") is None, reason="there is no ip to ask for an address")
+def test_an_interface_that_is_not_there_is_named_in_one_line(launcher: Path) -> None:
+    done = launch(launcher, NNODES="2", RDZV_ENDPOINT="first:1234", IFNAME="nonsense7")
+    assert done.returncode == 2
+    assert "IFNAME" in done.stderr
+    assert "'nonsense7'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_help_explains_every_variable_that_the_script_reads(launcher: Path) -> None:
     done = launch(launcher, "--help")
     assert done.returncode == 0
