@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from cluster.runs import (
     assert_same_variables,
     environment,
     freeze_after_checkpoint,
+    ranks_of,
     thaw,
     wait_until,
 )
@@ -28,7 +31,7 @@ class Launchers:
     """launch/torchrun.sh on every host; one that ends too early is started again, as by systemd."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
-        self._hosts, self._folder = hosts, folder
+        self.hosts, self._folder = hosts, folder
         self._running = {name: self._start(name) for name in hosts.names}
 
     def said(self, name: str) -> str:
@@ -39,7 +42,7 @@ class Launchers:
         """Until all have ended well."""
         deadline = time.monotonic() + seconds
         while any(launcher.poll() != 0 for launcher in self._running.values()):
-            said = "\n".join(f"{name}: {self.said(name)}" for name in self._hosts.names)
+            said = "\n".join(f"{name}: {self.said(name)}" for name in self.hosts.names)
             assert time.monotonic() < deadline, f"not ended within {seconds} s\n{said}"
             for name, launcher in self._running.items():
                 if launcher.poll() not in (None, 0):
@@ -51,16 +54,22 @@ class Launchers:
         for launcher in self._running.values():
             launcher.terminate()
         for launcher in self._running.values():
-            launcher.wait(60)
+            try:
+                launcher.wait(60)
+            except subprocess.TimeoutExpired:
+                launcher.kill()
+                launcher.wait()
+        for process in ranks_of(self._folder.name):
+            os.kill(process, signal.SIGKILL)
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         script = REPOSITORY / "launch" / "torchrun.sh"
         run = (*SETTINGS, f"run.dir={self._folder}", "communicator.timeout=15")
-        where = {"NNODES": str(len(self._hosts.names)), "RDZV_ENDPOINT": "host1:29400"}
+        where = {"NNODES": str(len(self.hosts.names)), "RDZV_ENDPOINT": "host1:29400"}
         how = {"RANKS": "1", "IFNAME": INTERFACE, "MAX_RESTARTS": "3"}
         with (self._folder.parent / f"{name}.out").open("ab") as log:
             return subprocess.Popen(
-                self._hosts.on(name, str(script), *run),
+                self.hosts.on(name, str(script), *run),
                 env=environment() | where | how,
                 cwd=self._folder.parent,
                 stdout=log,
@@ -78,7 +87,7 @@ def launchers(make_hosts: Callable[[int], Hosts], tmp_path: Path) -> Iterator[La
 def test_a_host_that_was_cut_off_comes_back_and_the_run_ends_as_if_it_had_never_left(
     launchers: Launchers, tmp_path: Path, reference: Path
 ) -> None:
-    folder, hosts = tmp_path / "three-hosts", launchers._hosts
+    folder, hosts = tmp_path / "three-hosts", launchers.hosts
     frozen = freeze_after_checkpoint(folder)
     hosts.cut_off("host3")
     thaw(frozen)
