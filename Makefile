@@ -17,11 +17,11 @@ INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraint
   $(if $(wildcard $(VENV)/.run),--quiet)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench reproduce format wheel clean
+.PHONY: help run test test-cluster bench reproduce format wheel clean
 
 help: ## say what each target does (the default)
-	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | \
-	  while IFS='	' read -r target text; do printf '  make %-10s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | \
+	  while IFS='	' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  make run ARGS="problem=quadratic_game clients=8 rounds=20"   sets Hydra options'
 	@echo '  make run RANKS=2 ARGS="clients=4"                            two clients per process'
@@ -34,6 +34,10 @@ test: $(VENV)/.dev ## lint, check the format and the types, and run every test
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(ARGS)
+
+test-cluster: $(VENV)/.cluster ## run jobs on a real SLURM, hosts and containers (as root on Debian, which it installs)
+	@tests/cluster/setup.sh
+	$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
 
 bench: $(VENV)/.run ## measure fedsys against bare PyTorch and raw collectives
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -62,6 +66,10 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.run
+
+$(VENV)/.cluster: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev,cluster]'
+	@touch $@ $(VENV)/.dev $(VENV)/.run
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \

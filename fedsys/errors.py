@@ -36,6 +36,13 @@ class NonFiniteError(FedsysError, ArithmeticError):
         self.step, self.client, self.variable = step, client, variable
 
 
+class InterruptedRunError(FedsysError):
+    """The run was asked to stop, kept its state and can go on later."""
+
+    exit_code = 75
+    """EX_TEMPFAIL of sysexits.h: try again later. Launchers requeue by it."""
+
+
 class LostRankError(FedsysError, ConnectionError):
     """A collective failed because another rank is gone or silent."""
 

@@ -1,4 +1,5 @@
-"""torchrun for fedsys: the same options, but a mistake of the user gives one line and exit code 2.
+"""torchrun for fedsys: the same options, but a mistake of the user gives one line and exit code 2,
+and a signal to stop reaches the ranks, which keep their state and end with exit code 75.
 
     python -m fedsys.launch --standalone --nproc-per-node=4 algorithm=local_sgda clients=8
 
@@ -21,7 +22,11 @@ def main(arguments: list[str] | None = None) -> None:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher import api as launcher
 
+    from fedsys.agent import Agent
+
+    launcher.LocalElasticAgent = Agent  # type: ignore[misc]  # torchrun has no option for it
     own, job = _split(sys.argv[1:] if arguments is None else arguments)
     args = torchrun.parse_args([*own, "-m", "fedsys", *job])
     _divide_cores(args.nproc_per_node)

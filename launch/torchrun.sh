@@ -4,20 +4,27 @@
 #
 # Starts the ranks of one host with torchrun and waits for them. On several hosts, start it once on
 # each, with the same overrides. Ends with the exit code of the run: 0, 1 (it failed), 2 (it was
-# asked wrongly).
+# asked wrongly), 75 (it was stopped by a signal).
 #
 #   RANKS           processes on this host; default: its GPUs, or 4 where there is none.
 #                   clients=N is independent of it: a rank hosts one or more clients.
 #   IFNAME          the network interface for gloo and nccl (GLOO_SOCKET_IFNAME,
 #                   NCCL_SOCKET_IFNAME); set it on hosts with more than one.
 #   OMP_NUM_THREADS threads of each rank; default: cores / RANKS.
+#   MAX_RESTARTS    how often ranks that crashed are started again, on all hosts; default: 0.
+#                   With run.name they go on from the newest checkpoint.
 #   NNODES          hosts; default: 1. With more than one, say where they meet, either
 #   MASTER_ADDR       the address of the host with NODE_RANK=0,
 #   MASTER_PORT       a free port there; default: 29500,
 #   NODE_RANK         the number of this host, 0 .. NNODES-1;
 #                   or let torchrun number them (c10d rendezvous), with
 #   RDZV_ENDPOINT     HOST:PORT, HOST being any one of the hosts,
-#   RDZV_ID           a name that this job's hosts share; default: fedsys.
+#   RDZV_ID           a name that this job's hosts share; default: fedsys,
+#   LOCAL_ADDR        the address of this host among them; default: that of IFNAME, else of its
+#                     name. A lost host may come back, if MAX_RESTARTS lets the others wait for it.
+#
+# SIGTERM or SIGUSR1 make the run keep its state and end with exit code 75: started again with the
+# same run.name, it goes on.
 #
 # Examples:
 #   launch/torchrun.sh
@@ -51,6 +58,14 @@ gpus() {
   fi
 }
 
+address_of() { # interface; nothing if none is given, or there is no tool to ask
+  [[ -n "$1" ]] && command -v ip >/dev/null || return 0
+  local found
+  found="$(ip -oneline -family inet address show dev "$1" 2>/dev/null | sed -n 's/.* inet \([0-9.]*\).*/\1/p;q')"
+  [[ -n "$found" ]] || fail "IFNAME must be an interface of this host with an address, got '$1'"
+  echo "$found"
+}
+
 if [[ "${1:-}" == "--help" || "${1:-}" == "-h" ]]; then
   usage
   exit 0
@@ -67,12 +82,16 @@ ranks="${RANKS:-$(gpus)}"
 nodes="${NNODES:-1}"
 whole_number RANKS "$ranks" 1
 whole_number NNODES "$nodes" 1
+whole_number MAX_RESTARTS "${MAX_RESTARTS:=0}" 0
 
 options=(--nnodes="$nodes" --nproc-per-node="$ranks")
+((MAX_RESTARTS == 0)) || options+=(--max-restarts="$MAX_RESTARTS")
 if ((nodes == 1)); then
   options+=(--standalone)
 elif [[ -n "${RDZV_ENDPOINT:-}" ]]; then
   options+=(--rdzv-backend=c10d --rdzv-endpoint="$RDZV_ENDPOINT" --rdzv-id="${RDZV_ID:-fedsys}")
+  address="${LOCAL_ADDR:-$(address_of "${IFNAME:-${GLOO_SOCKET_IFNAME:-}}")}"
+  [[ -z "$address" ]] || options+=(--local-addr="$address")
 elif [[ -n "${MASTER_ADDR:-}" && -n "${NODE_RANK:-}" ]]; then
   whole_number NODE_RANK "$NODE_RANK" 0
   ((NODE_RANK < nodes)) || fail "NODE_RANK must be less than NNODES=$nodes, got $NODE_RANK"

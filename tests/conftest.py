@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # Runs in this process and those that it starts: threads that wait for each other on busy cores
 # take ten times as long as none.
@@ -10,7 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from hypothesis import settings
-from processes import Ranks
+from processes import Done, Ranks
+
+from fedsys.cli import main
 
 # A failure on one machine is a failure on all.
 settings.register_profile("fedsys", derandomize=True)
@@ -23,6 +27,24 @@ def ranks() -> Iterator[Ranks]:
     team = Ranks()
     yield team
     team.close()
+
+
+@pytest.fixture
+def fedsys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Done]:
+    """`fedsys ...` in an empty folder, in this process: starting Python each time takes minutes."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedsys", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -120,6 +121,20 @@ class Done:
     returncode: int
     stdout: str
     stderr: str
+
+
+def launched(ranks: int, *arguments: str) -> list[str]:
+    """`fedsys ...` by its launcher; takes seconds, so only where that has a part in the outcome."""
+    launcher = [sys.executable, "-m", "fedsys.launch", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*launcher, *arguments]
+
+
+def children(pid: int) -> list[int]:
+    """The ranks that a launcher has started, in order."""
+    text = subprocess.run(
+        ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True
+    ).stdout
+    return sorted(int(line) for line in text.split())
 
 
 def command(folder: Path, ranks: int, *arguments: str) -> Done:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,8 @@ import numpy as np
 import pytest
 import torch
 from data_files import write_cifar10
-from processes import Done, command, commands_at_once
+from processes import Done, children, command, commands_at_once, launched
 from safetensors.torch import load_file
-
-from fedsys.cli import main
 
 GAME = (
     "algorithm=local_sgda",
@@ -30,30 +27,6 @@ GAME = (
 
 
 Command = Callable[..., Done]
-
-
-@pytest.fixture
-def fedsys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """`fedsys ...` in an empty folder, in this process: starting Python each time takes minutes."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fedsys", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        return Done(ended.value.code, *capfd.readouterr())
-
-    return run
-
-
-def launched(ranks: int, *arguments: str) -> list[str]:
-    """The same by the launcher, which takes seconds: only where it has a part in the outcome."""
-    launcher = [sys.executable, "-m", "fedsys.launch", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*launcher, *arguments]
 
 
 def launch(folder: Path, ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -237,21 +210,13 @@ def test_a_killed_rank_ends_the_run_with_one_line(tmp_path: Path) -> None:
     assert job.stdout is not None
     while "round 0" not in job.stdout.readline():
         assert job.poll() is None
-    os.kill(_children(job.pid)[1], signal.SIGKILL)
+    os.kill(children(job.pid)[1], signal.SIGKILL)
     killed = time.monotonic()
     _, errors = job.communicate(timeout=60)
     assert time.monotonic() - killed < 20
     assert job.returncode == 1
     assert "rank 1" in errors
     assert "Traceback" not in errors
-
-
-def _children(pid: int) -> list[int]:
-    """The ranks that a launcher has started, in order."""
-    text = subprocess.run(
-        ["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True
-    ).stdout
-    return sorted(int(line) for line in text.split())
 
 
 def test_help_lists_the_groups(fedsys: Command) -> None:

@@ -81,6 +81,18 @@ def test_hosts_meet_by_rendezvous(launcher: Path) -> None:
     ]
 
 
+def test_crashed_ranks_are_restarted_as_often_as_asked(launcher: Path) -> None:
+    assert "--max-restarts=3" in options(launcher, "seed=1", MAX_RESTARTS="3")
+
+
+@pytest.mark.skipif(shutil.which("ip") is None, reason="there is no ip to ask for an address")
+def test_others_learn_the_address_of_the_interface_that_was_chosen(launcher: Path) -> None:
+    where = {"NNODES": "2", "RDZV_ENDPOINT": "first:1234"}
+    assert options(launcher, "seed=1", IFNAME="lo", **where)[-1] == "--local-addr=127.0.0.1"
+    own = options(launcher, "seed=1", IFNAME="lo", LOCAL_ADDR="10.0.0.7", **where)
+    assert own[-1] == "--local-addr=10.0.0.7"
+
+
 def test_one_interface_serves_both_backends_unless_they_have_their_own(launcher: Path) -> None:
     assert launch(launcher, IFNAME="eth1").stdout.splitlines()[1] == "eth1 eth1"
     own = launch(launcher, IFNAME="eth1", NCCL_SOCKET_IFNAME="ib0")
@@ -93,6 +105,7 @@ def test_one_interface_serves_both_backends_unless_they_have_their_own(launcher:
         ({"RANKS": "many"}, "RANKS"),
         ({"RANKS": "0"}, "RANKS"),
         ({"NNODES": "-1"}, "NNODES"),
+        ({"MAX_RESTARTS": "ever"}, "MAX_RESTARTS"),
         ({"NNODES": "2"}, "MASTER_ADDR"),
         ({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, "NODE_RANK"),
         ({"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "x"}, "MASTER_PORT"),
@@ -108,10 +121,21 @@ def test_a_wrong_variable_is_named_in_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.skipif(shutil.which("ip") is None, reason="there is no ip to ask for an address")
+def test_an_interface_that_is_not_there_is_named_in_one_line(launcher: Path) -> None:
+    done = launch(launcher, NNODES="2", RDZV_ENDPOINT="first:1234", IFNAME="nonsense7")
+    assert done.returncode == 2
+    assert "IFNAME" in done.stderr
+    assert "'nonsense7'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_help_explains_every_variable_that_the_script_reads(launcher: Path) -> None:
     done = launch(launcher, "--help")
     assert done.returncode == 0
-    for name in ("RANKS", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RDZV_ENDPOINT"):
+    ranks = ("RANKS", "MAX_RESTARTS", "IFNAME", "OMP_NUM_THREADS")
+    hosts = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RDZV_ENDPOINT", "LOCAL_ADDR")
+    for name in (*ranks, *hosts):
         assert name in done.stdout
     assert "set -euo" not in done.stdout
 

@@ -15,11 +15,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedsys.config import Settings
-from fedsys.errors import InputError
+from fedsys.errors import InputError, InterruptedRunError
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
 from fedsys.runtime.deal_files import deal_of, plot_deal, save_deal
 from fedsys.runtime.display import Display, headline, metrics_of
+from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.kinds import explain_kind
 from fedsys.runtime.loggers import Logger
 from fedsys.runtime.run_directory import RunDirectory, moment
@@ -28,7 +29,7 @@ from fedsys.runtime.summary import best, numbers, theory
 from fedsys.runtime.world import World
 
 
-def run_job(config: DictConfig, world: World) -> float | None:
+def run_job(config: DictConfig, world: World, interruption: Interruption) -> float | None:
     """Run what the settings say, together with the other ranks.
 
     Returns the objective, or None if it is not finite.
@@ -42,13 +43,14 @@ def run_job(config: DictConfig, world: World) -> float | None:
     backend = connect(world, communicator)
     try:
         world.announce_host()
+        interruption.listen_to_others()
         problem = world.together(lambda: instantiate(config.problem))
         runner = Runner(problem, algorithm, communicator, world, site, plan)
         try:
             runner.prepare()
         except KindError as error:
             raise explain_kind(error, _choices(), algorithm.kind) from error
-        _Job(config, world, runner, backend).run()
+        _Job(config, world, runner, backend, interruption).run()
         objective = _objective(settings.objective, runner.records[-1])
         return objective if isfinite(objective) else None
     finally:
@@ -58,11 +60,19 @@ def run_job(config: DictConfig, world: World) -> float | None:
 class _Job:
     """A runner, and everything that is told of it."""
 
-    def __init__(self, config: DictConfig, world: World, runner: Runner, backend: str) -> None:
+    def __init__(
+        self,
+        config: DictConfig,
+        world: World,
+        runner: Runner,
+        backend: str,
+        interruption: Interruption,
+    ) -> None:
         self._settings: Settings = config  # type: ignore[assignment]
         self._config: dict[str, Any] = OmegaConf.to_container(config)  # type: ignore[assignment]
         self._config["clients"] = runner.site.placement.clients
         self._world, self._runner, self._backend = world, runner, backend
+        self._interruption = interruption
         self._deal = deal_of(runner.oracle)
         self._is_first = world.rank == 0
         self._loggers: list[Logger] = []
@@ -79,6 +89,7 @@ class _Job:
         )
         runner.on_first_step = self._begin
         runner.on_record = self._record
+        runner.stops_after = self._interruption.is_due
         try:
             result = runner.run()
             waited = self._world.transport.all_gather_object(
@@ -86,6 +97,13 @@ class _Job:
             )
             if self._is_first:
                 self._finish(result, waited)
+        except InterruptedRunError as stop:
+            for logger in self._loggers:
+                logger.finish()
+            again = "the same command" if _is_named(settings) else f"run.dir={directory.path}"
+            raise InterruptedRunError(
+                f"{self._interruption.cause}: {stop.message}; {again} goes on from there"
+            ) from stop
         finally:
             if self._display is not None:
                 self._display.abandon()
@@ -205,8 +223,11 @@ def _plan(settings: Settings) -> Plan:
 def _resumes(settings: Settings) -> bool:
     """auto: a run that was given a name or a folder goes on where it was."""
     wanted = settings.resume.lower()
-    named = settings.run.name is not None or settings.run.dir is not None
-    return named if wanted == "auto" else wanted == "true"
+    return _is_named(settings) if wanted == "auto" else wanted == "true"
+
+
+def _is_named(settings: Settings) -> bool:
+    return settings.run.name is not None or settings.run.dir is not None
 
 
 def _count(number: int, what: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsys.algorithms import Algorithm, State
 from fedsys.communication import AllReduce, Every, Schedule, Traffic
-from fedsys.errors import InputError, NonFiniteError
+from fedsys.errors import InputError, InterruptedRunError, NonFiniteError
 from fedsys.problems import KINDS, Oracle, Problem, Reporting, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
 from fedsys.runtime.watched import WatchedSync, first_non_finite
@@ -84,6 +84,7 @@ class Runner:
     checkpoints: Checkpoints | None = None
     on_record: Callable[[Record], None] = lambda record: None
     on_first_step: Callable[[int], None] = lambda step: None
+    stops_after: Callable[[int], bool] = lambda rounds: False
     records: list[Record] = field(default_factory=list)
     theory: Theory | None = None
     _seconds: float = 0.0
@@ -149,8 +150,12 @@ class Runner:
             if over or (sync and rounds % plan.evaluate_every == 0):
                 self._record(self._stamp(step), state, entering, last_seen)
                 last_seen = (step, state)
-            if self.checkpoints and (over or (sync and self.checkpoints.is_due(rounds))):
+            stops = bool(sync) and not over and self.stops_after(rounds)
+            due = over or stops or (sync and self.checkpoints and self.checkpoints.is_due(rounds))
+            if self.checkpoints and due:
                 self._save(self.checkpoints, state, step)
+            if stops:
+                raise InterruptedRunError(f"stopped after round {rounds}, step {step}")
         return state
 
     def _make_oracle(self) -> Oracle:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from fedsys.communication import LocalTransport, Transport, wire
 from fedsys.communication.transport import first_line
 from fedsys.errors import FedsysError, InputError, LostRankError
+from fedsys.runtime import slurm
 
 Result = TypeVar("Result")
 
@@ -39,7 +40,8 @@ class World:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
-        """One process unless RANK and WORLD_SIZE say otherwise."""
+        """One process unless RANK and WORLD_SIZE, or SLURM's names for them, say otherwise."""
+        environment = {**environment, **slurm.variables(environment)}
 
         def number(name: str, default: int) -> int:
             return int(environment.get(name, default))
@@ -53,13 +55,22 @@ class World:
         """Where the ranks leave notes for each other; open before and after any process group."""
         assert self.ranks > 1
         if self._store is None:
+            os.environ.update(slurm.variables(os.environ))  # torch reads what torchrun would set
             address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
             if address not in _stores:
                 _stores[address], _, _ = next(
                     dist.rendezvous("env://", timeout=timedelta(minutes=5))
                 )
-            self._store = _stores[address]
+            # Ranks that were restarted may find the store of those before them.
+            attempts = ("FEDSYS_ATTEMPT", "TORCHELASTIC_RESTART_COUNT")
+            attempt = next((os.environ[name] for name in attempts if name in os.environ), "0")
+            self._store = dist.PrefixStore(f"attempt {attempt}", _stores[address])
         return self._store
+
+    @property
+    def meetings(self) -> int:
+        """Which of this process' runs this is; the same on all ranks."""
+        return self._meetings
 
     def connect(
         self, backend: str, timeout: float, startup_timeout: float, shared_memory: bool = True

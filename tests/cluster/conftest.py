@@ -1,0 +1,64 @@
+"""What the clusters share. `make test-cluster` runs these tests; `make test` does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.hosts import Hosts
+from cluster.runs import SETTINGS, run_in_one_process
+from cluster.slurm import Slurm
+
+
+def need(*programs: str) -> None:
+    """Skip, with the reason, where the machine cannot be a cluster."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make hosts and start SLURM")
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"there is no {', '.join(missing)} on this machine")
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of the same settings in a single process."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    run_in_one_process(folder, *SETTINGS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def make_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Hosts]]:
+    """Hosts with names and addresses of their own."""
+    need("ip", "nsenter", "unshare")
+    made: list[Hosts] = []
+
+    def make(count: int) -> Hosts:
+        made.append(Hosts(count, tmp_path_factory.mktemp("hosts")))
+        try:
+            made[-1].open()
+        except OSError as error:
+            pytest.skip(f"this machine does not let us make hosts: {error}")
+        return made[-1]
+
+    yield make
+    for hosts in made:
+        hosts.close()
+
+
+@pytest.fixture(scope="module")
+def slurm(
+    make_hosts: Callable[[int], Hosts], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Slurm]:
+    """A SLURM of two nodes."""
+    need("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
+    cluster = Slurm(make_hosts(2), tmp_path_factory.mktemp("slurm"))
+    try:
+        cluster.open()
+        yield cluster
+    finally:
+        cluster.close()

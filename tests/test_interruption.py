@@ -1,0 +1,131 @@
+"""Signals that ask a run to stop: all ranks stop after the same round, and the run can go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from processes import Done, Ranks, children, command, connected, launched
+
+from fedsys.runtime.interruption import Interruption
+from fedsys.runtime.run_directory import RunDirectory
+
+GAME = (
+    "algorithm=local_sgda",
+    "problem=quadratic_game",
+    "problem.dim=3",
+    "problem.samples=4",
+    "algorithm.local_steps=5",
+    "clients=3",
+)
+ROUNDS = ("rounds=40", "evaluate_every=10")
+
+
+def stop(victim: int, number: int) -> tuple[int, int, str]:
+    """Go round until all stop: the round of the signal, the one after which we stop, and why."""
+    with connected() as world:
+        interruption = Interruption(world)
+        interruption.listen()
+        interruption.listen_to_others()
+        for rounds in range(1, 100_000):
+            if rounds == 50 and world.rank == victim:
+                os.kill(os.getpid(), number)
+            world.transport.all_reduce(torch.ones(1))
+            if interruption.is_due(rounds):
+                interruption.let_go()
+                return 50, rounds, interruption.cause
+    raise AssertionError("nobody stopped")
+
+
+@pytest.mark.parametrize(("victim", "name"), [(0, "SIGTERM"), (2, "SIGUSR1")])
+def test_a_signal_to_any_rank_stops_all_of_them_after_the_same_round(
+    victim: int, name: str
+) -> None:
+    team = Ranks()  # its own: who was asked to stop has left a note
+    answers = team(3, stop, victim, getattr(signal, name))
+    team.close()
+    (sent, rounds, cause), *others = answers
+    assert others == 2 * [(sent, rounds, cause)]
+    assert sent < rounds
+    assert cause == f"{name} to rank {victim}"
+
+
+def signalled_at(monkeypatch: pytest.MonkeyPatch, round_: int) -> None:
+    """Let the processes that are forked from now on get a signal when they write that record."""
+    record = RunDirectory.record
+
+    def then_signal(self: RunDirectory, values: dict[str, float]) -> None:
+        record(self, values)
+        if values["round"] == round_:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(RunDirectory, "record", then_signal)
+
+
+Command = Callable[..., Done]
+
+
+def test_a_run_that_was_stopped_says_so_in_a_line_and_the_same_command_ends_it_bit_for_bit(
+    fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fedsys(*GAME, *ROUNDS, "run.name=whole").returncode == 0
+    with monkeypatch.context() as patches:
+        signalled_at(patches, 10)
+        stopped = fedsys(*GAME, *ROUNDS, "run.name=cut", "checkpoint.every=0")
+    assert stopped.returncode == 75
+    assert stopped.stderr == (
+        "fedsys: SIGTERM: stopped after round 10, step 50; the same command goes on from there\n"
+    )
+    again = fedsys(*GAME, *ROUNDS, "run.name=cut")
+    assert again.returncode == 0, again.stderr
+    assert "continued from step 50" in again.stdout
+    whole, cut = ((tmp_path / "runs" / name) for name in ("whole", "cut"))
+    assert (whole / "final.safetensors").read_bytes() == (cut / "final.safetensors").read_bytes()
+    lengths = [len((run / "metrics.jsonl").read_text().splitlines()) for run in (whole, cut)]
+    assert lengths == [5, 5]
+
+
+def test_a_run_without_a_name_says_where_it_can_be_continued(
+    fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled_at(monkeypatch, 10)
+    stopped = fedsys(*GAME, *ROUNDS)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert f"run.dir={run} goes on from there" in stopped.stderr
+
+
+def test_a_sweep_that_is_asked_to_stop_begins_no_other_run(
+    fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled_at(monkeypatch, 10)
+    assert fedsys("--multirun", *GAME, *ROUNDS, "seed=0,1").returncode == 75
+    assert len(list((tmp_path / "runs").glob("*/*/config.yaml"))) == 1
+
+
+def test_the_launcher_passes_a_signal_on_and_ends_with_the_ranks_code_however_often_it_may_restart(
+    tmp_path: Path,
+) -> None:
+    endless = launched(2, "--max-restarts=3", "--", *GAME, "rounds=10000000", "run.name=endless")
+    job = subprocess.Popen(
+        endless, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert job.stdout is not None
+    while "round 0" not in job.stdout.readline():
+        assert job.poll() is None
+    ranks = children(job.pid)
+    job.send_signal(signal.SIGUSR1)
+    sent = time.monotonic()
+    _, errors = job.communicate(timeout=60)
+    assert time.monotonic() - sent < 20
+    assert job.returncode == 75, errors
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith("fedsys: SIGUSR1 to rank ")
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    done = command(tmp_path, 2, *GAME, "rounds=1", "run.name=endless")
+    assert "continued from step" in done.stdout
