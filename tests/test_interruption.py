@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,9 +119,7 @@ def test_the_launcher_passes_a_signal_on_and_ends_with_the_ranks_code_however_of
         assert job.poll() is None
     ranks = children(job.pid)
     job.send_signal(signal.SIGUSR1)
-    sent = time.monotonic()
     _, errors = job.communicate(timeout=60)
-    assert time.monotonic() - sent < 20
     assert job.returncode == 75, errors
     assert len(errors.splitlines()) == 1
     assert errors.startswith("fedsys: SIGUSR1 to rank ")
