@@ -1,7 +1,7 @@
 """kill -9 of any rank at any moment; the ranks are started again as a launcher would do it.
 
-FEDSYS_KILLS says how often. tests/cluster/test_kills.py does the same with the launcher itself, whose
-ranks take seconds to start where these are forks.
+FEDSYS_KILLS says how often. tests/cluster/test_kills.py does the same with the launcher itself,
+whose ranks take seconds to start where these are forks.
 """
 
 from __future__ import annotations
