@@ -65,7 +65,10 @@ class Checkpoints:
         self._every, self._keep, self._resume = every, keep, resume
         self._seconds, self._warn = 60 * minutes, warn
         self._saved = monotonic()
-        self._agreement = Agreement(world, f"checkpoint of meeting {world.meetings}")
+        # Several runs may share a store, one after another; no note of one is for the next.
+        self._topic = f"checkpoint of meeting {world.meetings} in {folder}"
+        self._saves = 0
+        self._agreement = Agreement(world, self._topic)
         self._writing: Thread | None = None
         self._failure: str | None = None
         # A connection of its own: the thread waits at it.
@@ -97,6 +100,7 @@ class Checkpoints:
             for name, row in _by_client(fields, rider, site).items()
         }
         self._saved = monotonic()
+        self._saves += 1
         self._agreement.begin_again()
         # With other ranks it may wait for one that is lost, which must not keep this one here.
         alone = self._world.ranks == 1
@@ -166,7 +170,7 @@ class Checkpoints:
         except Exception as error:
             checksum, self._failure = "", str(error) or type(error).__name__
         try:
-            checksums = self._gather(snapshot.step, checksum)
+            checksums = self._gather(checksum)
             if self._world.rank == 0 and all(checksums):
                 names = map(files.file_name, range(self._world.ranks))
                 files.seal(partial, target, snapshot, dict(zip(names, checksums, strict=True)))
@@ -175,13 +179,12 @@ class Checkpoints:
         except Exception as error:
             self._failure = self._failure or str(error).partition("\n")[0]
 
-    def _gather(self, step: int, checksum: str) -> list[str]:
+    def _gather(self, checksum: str) -> list[str]:
         """The checksums of all ranks, on the first one."""
         if self._store is None:
             return [checksum]
-        keys = [
-            f"{self._world.meetings}: step {step} of rank {r}" for r in range(self._world.ranks)
-        ]
+        part = f"{self._topic}, number {self._saves}, rank"
+        keys = [f"{part} {rank}" for rank in range(self._world.ranks)]
         self._store.set(keys[self._world.rank], json.dumps(checksum))
         if self._world.rank != 0:
             return []
