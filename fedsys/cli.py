@@ -48,11 +48,12 @@ def _leave(world: World, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def _leave_anyway(error: LostRankError) -> None:
+def _leave_anyway(world: World, error: LostRankError) -> None:
     """End soon, whatever happens: a rank that was cut off cannot reach the others' store either."""
 
     def leave() -> None:
-        _say(f"this rank, on {socket.gethostname()}, was cut off ({error.message})")
+        if not world.roll_was_called:
+            _say(f"rank {world.rank} ({socket.gethostname()}) was cut off ({error.message})")
         os._exit(error.exit_code)
 
     timer = Timer(_SECONDS_FOR_LAST_WORDS, leave)
@@ -85,7 +86,7 @@ def _run_hydra(world: World) -> int:
         except LostRankError as error:
             # Nothing more can be run without that rank, and a launcher need not wait for us.
             interruption.let_go()
-            _leave_anyway(error)
+            _leave_anyway(world, error)
             world.last_words(error, _say)
             sys.stdout.flush()
             os._exit(error.exit_code)

@@ -37,6 +37,8 @@ class World:
     transport: Transport = field(default_factory=LocalTransport)
     _store: Any = None  # a torch.distributed store
     _meetings: int = 0
+    roll_was_called: bool = False
+    """Whether this rank, having lost another, could ask who is left."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
@@ -158,6 +160,7 @@ class World:
             deadline = monotonic() + _ROLL_CALL_SECONDS  # for all together
             others = (rank for rank in range(self.ranks) if rank != self.rank)
             present.extend(rank for rank in others if self._answers(rank, deadline - monotonic()))
+            self.roll_was_called = True
         lost = sorted(set(range(self.ranks)) - set(present))
         if not lost:
             return min(
