@@ -20,7 +20,7 @@ LAYERS = [
     {"problems"},
     {"algorithms"},
     {"config"},
-    {"runtime"},
+    {"runtime", "agent"},
     {"report"},
     {"cli", "launch", "table", "__init__", "__main__"},
     {"reproduce"},

@@ -85,7 +85,7 @@ def run_all(
                 while waiting and len(active) < jobs:
                     run = waiting.pop(0)
                     run.folder.mkdir(parents=True, exist_ok=True)
-                    process = context.Process(target=_run, args=(run, ranks))
+                    process: BaseProcess = context.Process(target=_run, args=(run, ranks))
                     process.start()
                     active.append((run, process, monotonic()))
                     watcher.started(run)
@@ -105,7 +105,12 @@ def run_all(
 def _outcome(run: PlannedRun, code: int | None, seconds: float) -> Outcome:
     lines = (run.folder / OUTPUT).read_text(errors="replace").split("\n")
     said = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-    made = {"commit": commit(), "machine": machine(), "date": today(), "seconds": round(seconds, 1)}
+    made: Any = {
+        "commit": commit(),
+        "machine": machine(),
+        "date": today(),
+        "seconds": round(seconds, 1),
+    }
     if code == 0 and (run.folder / "summary.json").is_file():
         outcome = Outcome("ended", "", **made)
     elif code == 1 and "is not finite" in said:

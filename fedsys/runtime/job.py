@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedsys.config import Settings
-from fedsys.errors import InputError, InterruptedRunError
+from fedsys.errors import InputError, InterruptedRunError, LostRankError
+from fedsys.runtime import checkpoint
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
 from fedsys.runtime.deal_files import deal_of, plot_deal, save_deal
@@ -23,7 +25,7 @@ from fedsys.runtime.display import Display, headline, metrics_of
 from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.kinds import explain_kind
 from fedsys.runtime.loggers import Logger
-from fedsys.runtime.run_directory import RunDirectory, moment
+from fedsys.runtime.run_directory import RunDirectory, began
 from fedsys.runtime.runner import KindError, Plan, Result, Runner
 from fedsys.runtime.summary import best, numbers, theory
 from fedsys.runtime.world import World
@@ -38,7 +40,10 @@ def run_job(config: DictConfig, world: World, interruption: Interruption) -> flo
     settings: Any = config
     _check(settings)
     plan = _plan(settings)
-    site = make_site(world, settings.clients, settings.seed, settings.dtype, settings.device)
+    clients = settings.clients
+    if clients is None and "FEDSYS_CLIENTS" in os.environ:
+        clients = int(world.share("clients", lambda: os.environ["FEDSYS_CLIENTS"]))
+    site = make_site(world, clients, settings.seed, settings.dtype, settings.device)
     algorithm, communicator = instantiate(config.algorithm), instantiate(config.communicator)
     backend = connect(world, communicator)
     try:
@@ -52,9 +57,13 @@ def run_job(config: DictConfig, world: World, interruption: Interruption) -> flo
             raise explain_kind(error, _choices(), algorithm.kind) from error
         _Job(config, world, runner, backend, interruption).run()
         objective = _objective(settings.objective, runner.records[-1])
-        return objective if isfinite(objective) else None
-    finally:
+    except LostRankError:
+        raise  # the process ends; to take leave of ranks that are gone might take forever
+    except BaseException:
         world.disconnect()
+        raise
+    world.disconnect()
+    return objective if isfinite(objective) else None
 
 
 class _Job:
@@ -80,23 +89,33 @@ class _Job:
 
     def run(self) -> None:
         runner, settings = self._runner, self._settings
-        resume = _resumes(settings)
+        resume = _resumes(settings) or (self._world.is_restart and settings.resume == "auto")
         self._directory = directory = RunDirectory(self._choose_directory())
         self._world.together(lambda: self._open(resume))
-        every, keep = settings.checkpoint.every, settings.checkpoint.keep
+        wanted = settings.checkpoint
         runner.checkpoints = Checkpoints(
-            directory.checkpoints, self._world, every, keep, resume=resume
+            directory.checkpoints,
+            self._world,
+            wanted.every,
+            wanted.keep,
+            resume,
+            wanted.minutes,
+            warn=_warn,
         )
-        runner.on_first_step = self._begin
+        runner.on_first_step = lambda step: self._world.together(lambda: self._begin(step))
         runner.on_record = self._record
         runner.stops_after = self._interruption.is_due
         try:
             result = runner.run()
-            waited = self._world.transport.all_gather_object(
-                runner.communicator.traffic.seconds_waited
+            communicator = runner.communicator
+            waited, dropped = zip(
+                *self._world.transport.all_gather_object(
+                    (communicator.traffic.seconds_waited, communicator.dropped)
+                ),
+                strict=True,
             )
             if self._is_first:
-                self._finish(result, waited)
+                self._finish(result, list(waited), sum(dropped, Counter()))
         except InterruptedRunError as stop:
             for logger in self._loggers:
                 logger.finish()
@@ -119,7 +138,7 @@ class _Job:
             path = Path(run.root) / run.name
         else:
             choices = _choices()
-            path = Path(run.root) / f"{choices['algorithm']}-{choices['problem']}-{moment()}"
+            path = Path(run.root) / f"{choices['algorithm']}-{choices['problem']}-{began()}"
         chosen: str = self._world.transport.all_gather_object(str(path.absolute()))[0]
         return Path(chosen)
 
@@ -127,9 +146,12 @@ class _Job:
         if self._is_first:
             loggers = self._settings.logger or {}
             self._loggers = [instantiate(one) for one in loggers.values() if one is not None]
-            self._directory.open(self._config, resume)
+            # Others wait for us, but not longer than for a collective.
+            patience = self._runner.communicator.timeout / 2 if self._world.is_restart else 0.0
+            self._directory.open(self._config, resume, patience)
             if self._deal is not None:
-                save_deal(self._deal, self._directory.path)
+                with self._directory.writing():
+                    save_deal(self._deal, self._directory.path)
             self._directory.note("data.json", self._runner.description())
             for logger in self._loggers:
                 logger.begin(self._directory.path, self._config)
@@ -164,7 +186,7 @@ class _Job:
                 logger.record(record)
             self._display.record(record)
 
-    def _finish(self, result: Result, waited: list[float]) -> None:
+    def _finish(self, result: Result, waited: list[float], dropped: Counter[int]) -> None:
         from fedsys.runtime.curves import plot
 
         path, placement = self._directory.path, self._runner.site.placement
@@ -179,17 +201,23 @@ class _Job:
             "theory": theory(result),
             "startup_seconds": self._startup,
             "seconds_waited_by_rank": waited,
+            "dropped_by_client": dict(sorted(dropped.items())),
         }
         self._directory.finish(summary, result.variables)
         self._directory.note("report.json", result.report)
         picture = path / "curves.png"
-        plot(result.records, picture, f"{path.name}")
-        if self._deal is not None:
-            plot_deal(self._deal, path)
+        with self._directory.writing():
+            plot(result.records, picture, f"{path.name}")
+            if self._deal is not None:
+                plot_deal(self._deal, path)
         for logger in self._loggers:
             logger.finish()
         assert self._display is not None
         self._display.finish(summary, {"results": path, "picture": picture})
+
+
+def _warn(line: str) -> None:
+    print(f"fedsys: {line}", file=sys.stderr, flush=True)
 
 
 def _check(settings: Settings) -> None:
@@ -198,6 +226,9 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if str(value).lower() not in values:
             raise InputError(f"{name} must be one of {', '.join(values)}, got {value!r}")
+    checkpoint.check(
+        settings.checkpoint.every, settings.checkpoint.keep, settings.checkpoint.minutes
+    )
 
 
 def _objective(name: str | None, record: dict[str, float]) -> float:

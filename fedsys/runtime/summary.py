@@ -1,4 +1,4 @@
-"""What summary.json says besides the last record."""
+"""What summary.json says of a run besides its last record."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def theory(result: Result) -> dict[str, Any] | None:
 
 def best(records: list[dict[str, float]]) -> dict[str, float]:
     """The best value of each test metric (higher is better for all of them but unfairness)."""
-    best: dict[str, float] = {}
+    found: dict[str, float] = {}
     for record in records:
         for name, value in metrics_of(record).items():
             if name.startswith("test_"):
                 pick = min if name in ("test_eqopp", "test_eqodds") else max
-                best[name] = pick(value, best.get(name, value))
-    return best
+                found[name] = pick(value, found.get(name, value))
+    return found
