@@ -19,7 +19,8 @@ from fedsys.communication import AllReduce, Every, LocalTransport
 from fedsys.data import IID, Batch, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
 from fedsys.problems import Site
-from fedsys.problems.network import ClientData, MinimisationNetworkOracle, NetworkOracle
+from fedsys.problems.client_data import ClientData
+from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
 
 SAMPLES, BATCH, LR = 2048, 32, 0.01
 NEVER = 10**9
