@@ -75,9 +75,11 @@ def _oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetworkOr
     return MinimisationNetworkOracle(site, reference.loss, (model,), clients)
 
 
-def local_steps(algorithm: Algorithm[Any, Any], oracle: NetworkOracle) -> Callable[[], None]:
+def local_steps(
+    algorithm: Algorithm[Any, Any], oracle: NetworkOracle, communicator: AllReduce | None = None
+) -> Callable[[], None]:
     """One local step as the runner makes it, each time it is called, never a communication."""
-    communicator = AllReduce()
+    communicator = communicator or AllReduce()
     communicator.open(LocalTransport(), oracle.site.placement, Every(NEVER), rider=oracle.rider)
     state = algorithm.init(oracle.at_start(), communicator.at_start())
     steps = count()

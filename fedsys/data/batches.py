@@ -44,6 +44,7 @@ class Batches:
         batch_size: B, or None for all of a client's samples at every step.
         seed: of the permutations.
         prepare: what makes numbers of inputs in bytes, batch by batch; None: they are numbers.
+        places: where the samples are among the inputs, [N], if these are not in order or not all.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Batches:
         batch_size: int | None,
         seed: int,
         prepare: Callable[[Tensor], Tensor] | None = None,
+        places: Tensor | None = None,
     ) -> None:
         self._inputs, self._labels = inputs, labels
         self.sizes, self._clients = list(sizes), clients
@@ -63,31 +65,26 @@ class Batches:
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
         self._streams = Streams(seed, "batches")
         self._orders: dict[int, _Orders] = {}
-        self._prepare = prepare
-        self._parts = inputs.split_with_sizes(self.sizes), labels.split_with_sizes(self.sizes)
+        self._prepare, self._places = prepare, places
 
     @property
     def whole(self) -> Batch:
         """All samples of each client."""
-        inputs, labels = self._parts
-        if self._prepare is not None:
-            inputs = tuple(self._prepare(part) for part in inputs)
-        return Batch(inputs, labels)
+        parts = [self._samples(self._own(row)) for row in range(len(self.sizes))]
+        return Batch(tuple(inputs for inputs, _ in parts), tuple(labels for _, labels in parts))
 
     @property
     def all_samples(self) -> Batch:
         """The same, as one tensor if all clients have the same number."""
         if len({*self.sizes}) > 1:
             return self.whole
-        inputs = self._inputs if self._prepare is None else self._prepare(self._inputs)
-        return self._stacked(inputs, self._labels)
+        return self._stacked(*self._samples(slice(0, len(self._labels))))
 
     def pieces(self, row: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples of the hosted client in this row, as many at a time as memory is sure of."""
-        size = piece_size(self._inputs)
-        parts = (values[row].split(size) for values in self._parts)
-        for inputs, labels in zip(*parts, strict=True):
-            yield inputs if self._prepare is None else self._prepare(inputs), labels
+        size, own = piece_size(self._inputs), self._own(row)
+        for first in range(own.start, own.stop, size):
+            yield self._samples(slice(first, min(first + size, own.stop)))
 
     def stacks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """All samples of all clients, [c, n, ...] for each c neighbours that have n samples.
@@ -102,8 +99,7 @@ class Batches:
                 clients = slice(first, min(first + count, last))
                 length = clients.stop - first
                 place = slice(int(self._starts[first]), int(self._starts[first]) + length * size)
-                inputs, labels = self._inputs[place], self._labels[place]
-                inputs = inputs if self._prepare is None else self._prepare(inputs)
+                inputs, labels = self._samples(place)
                 yield clients, inputs.unflatten(0, (length, size)), labels.view(length, size)
             row = last
 
@@ -114,10 +110,10 @@ class Batches:
             return self.all_samples
         index = self.indices(step, k, size)
         # Whole samples are copied: several times faster than indexing, which goes by elements.
-        inputs, labels = (v.index_select(0, index) for v in (self._inputs, self._labels))
-        if self._prepare is not None:
-            inputs = self._prepare(inputs)
-        return self._stacked(inputs, labels)
+        labels = self._labels.index_select(0, index)
+        if self._places is not None:
+            index = self._places.index_select(0, index)
+        return self._stacked(self._prepared(self._inputs.index_select(0, index)), labels)
 
     def indices(self, step: int, k: int, batch_size: int) -> Tensor:
         """The places of each client's samples of a batch, among all samples hosted here: [C B]."""
@@ -133,6 +129,21 @@ class Batches:
         for row in np.flatnonzero(first + batch_size > self._lengths).tolist():
             picks[row] = self._across_epochs(orders, row, int(first[row]), k, batch_size)
         return torch.from_numpy(picks.reshape(-1)).to(self._inputs.device)
+
+    def _own(self, row: int) -> slice:
+        """Which of the hosted samples are those of the client in this row."""
+        return slice(int(self._starts[row]), int(self._starts[row]) + self.sizes[row])
+
+    def _samples(self, part: slice) -> tuple[Tensor, Tensor]:
+        """A part of the hosted samples."""
+        if self._places is None:
+            inputs = self._inputs[part]
+        else:
+            inputs = self._inputs.index_select(0, self._places[part])
+        return self._prepared(inputs), self._labels[part]
+
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        return inputs if self._prepare is None else self._prepare(inputs)
 
     def _stacked(self, inputs: Tensor, labels: Tensor) -> Batch:
         shape = (len(self.sizes), -1)

@@ -44,14 +44,18 @@ class ClientData:
         in_bytes = data.train_inputs.dtype == torch.uint8
         dtype = torch.uint8 if in_bytes else site.dtype
         prepare = data.scaling.on(site.dtype, site.device) if in_bytes else None
+        # A rank that has most of the samples reads them where they are: twice may be too much.
+        stays = 2 * len(index) > len(data.train_labels) and len(site.hosted) > 1
+        inputs = data.train_inputs if stays else data.train_inputs[index]
         batches = Batches(
-            data.train_inputs[index].to(dtype=dtype, device=site.device),
+            inputs.to(dtype=dtype, device=site.device),
             data.train_labels[index].to(site.device),
             [len(part) for part in mine],
             site.hosted,
             batch_size,
             site.seed,
             prepare,
+            index.to(site.device) if stays else None,
         )
         test = data.test_inputs.to(dtype=dtype, device=site.device)
         labels = data.train_labels.long().numpy()  # numbers, where the loss wants numbers
