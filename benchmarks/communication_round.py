@@ -8,11 +8,11 @@ from itertools import count
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from benchmarks.measure import GoesOn, Ratio, Slice, interleave, lasting, repeat, warm_up
+from benchmarks.measure import Ratio, lasting, repeat
+from benchmarks.ranks import interleave_together, started
 from benchmarks.reference import raw_all_reduce
 from fedsys.communication import AllReduce, Every, Placement, wire
 
@@ -36,18 +36,13 @@ def measure() -> Iterator[Ratio]:
 
 def _rank(rank: int, ranks: int, folder: Path) -> None:
     """One of the processes; the first leaves the times of each size in the folder."""
-    torch.set_num_threads(1)
-    meeting = f"file://{folder / 'meeting'}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
-    for floats, calls in CALLS_PER_SLICE.items():
-        ours = _together(repeat(_fedsys_round(rank, ranks, floats), calls))
-        theirs = _together(repeat(raw_all_reduce(floats), calls))
-        warm_up(ours, theirs)
-        times = torch.tensor(interleave(ours, theirs, _agreed(lasting(SECONDS, at_least=30))))
-        dist.all_reduce(times, dist.ReduceOp.MAX)  # a round ends when it has ended everywhere
-        if rank == 0:
-            torch.save(times.tolist(), folder / str(floats))
-    dist.destroy_process_group()
+    with started(rank, ranks, folder):
+        for floats, calls in CALLS_PER_SLICE.items():
+            ours = repeat(_fedsys_round(rank, ranks, floats), calls)
+            theirs = repeat(raw_all_reduce(floats), calls)
+            times = interleave_together(ours, theirs, lasting(SECONDS, at_least=30))
+            if rank == 0:
+                torch.save(times, folder / str(floats))
 
 
 def _fedsys_round(rank: int, ranks: int, floats: int) -> Callable[[], Tensor]:
@@ -63,24 +58,3 @@ def _fedsys_round(rank: int, ranks: int, floats: int) -> Callable[[], Tensor]:
         return sync(x)
 
     return average
-
-
-def _together(run: Slice) -> Slice:
-    """Begin on all ranks at once, so that no slice pays for the end of the one before."""
-
-    def begin() -> float:
-        dist.barrier()
-        return run()
-
-    return begin
-
-
-def _agreed(goes_on: GoesOn) -> GoesOn:
-    """What the first rank says, lest one stops alone."""
-
-    def ask(pairs: int) -> bool:
-        answer = torch.tensor([int(goes_on(pairs))])
-        dist.broadcast(answer, 0)
-        return bool(answer)
-
-    return ask

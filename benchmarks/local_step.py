@@ -19,7 +19,8 @@ from fedsys.communication import AllReduce, Every, LocalTransport
 from fedsys.data import IID, Batch, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
 from fedsys.problems import Site
-from fedsys.problems.network import ClientData, MinimisationNetworkOracle, NetworkOracle
+from fedsys.problems.client_data import ClientData
+from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
 
 SAMPLES, BATCH, LR = 2048, 32, 0.01
 NEVER = 10**9
@@ -75,9 +76,11 @@ def make_oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetwo
     return MinimisationNetworkOracle(site, reference.loss, (model,), clients)
 
 
-def local_steps(algorithm: Algorithm[Any, Any], oracle: NetworkOracle) -> Callable[[], None]:
+def local_steps(
+    algorithm: Algorithm[Any, Any], oracle: NetworkOracle, communicator: AllReduce | None = None
+) -> Callable[[], None]:
     """One local step as the runner makes it, each time it is called, never a communication."""
-    communicator = AllReduce()
+    communicator = communicator or AllReduce()
     communicator.open(LocalTransport(), oracle.site.placement, Every(NEVER), rider=oracle.rider)
     state = algorithm.init(oracle.at_start(), communicator.at_start())
     steps = count()

@@ -17,12 +17,16 @@ GoesOn = Callable[[int], bool]
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of fedsys over the time of the reference, from pairs of neighbouring slices."""
+    """The time of fedsys over the time of the reference, from pairs of neighbouring slices.
+
+    Without a limit it is only told; in "bytes" it is memory, measured once.
+    """
 
     name: str
-    limit: float
+    limit: float | None
     fedsys: list[float]
     reference: list[float]
+    unit: str = "seconds"
 
     @property
     def value(self) -> float:
@@ -33,13 +37,13 @@ class Ratio:
     def spread(self) -> tuple[float, float]:
         """The quartiles of the ratios of the pairs."""
         pairs = [a / b for a, b in zip(self.fedsys, self.reference, strict=True)]
-        low, _, high = quantiles(pairs, n=4)
+        low, _, high = quantiles(pairs * 2, n=4) if len(pairs) == 1 else quantiles(pairs, n=4)
         return low, high
 
     @property
     def holds(self) -> bool:
         """Whether fedsys keeps to its limit."""
-        return self.value <= self.limit
+        return self.limit is None or self.value <= self.limit
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, for the results file."""

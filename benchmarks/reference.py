@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,19 @@ def mlp() -> nn.Module:
     )
 
 
+def dense(*widths: int) -> nn.Module:
+    """Linear layers with ReLU in between."""
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def classes_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of several logits."""
+    return F.cross_entropy(model(inputs), labels)
+
+
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """Binary cross-entropy of one logit."""
     return F.binary_cross_entropy_with_logits(model(inputs)[:, 0], labels)
@@ -85,6 +99,49 @@ def training_loop(
         optimizer.step()
 
     return step
+
+
+def federated_round(
+    models: list[nn.Module],
+    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    batch_size: int,
+    local_steps: int,
+    lr: float,
+) -> Callable[[], None]:
+    """A round of local SGD: a loop over this rank's clients, then one flat all_reduce.
+
+    Each client has a module, an optimizer, and its own of the inputs [clients, samples, ...].
+    """
+    optimizers = [torch.optim.SGD(model.parameters(), lr=lr) for model in models]
+    batches = [_indices(len(own), batch_size) for own in inputs]
+    clients = len(models) * dist.get_world_size()
+    averaged = [
+        [t for t in model.state_dict(keep_vars=True).values() if t.is_floating_point()]
+        for model in models
+    ]
+
+    def one_round() -> None:
+        for model, optimizer, own, targets, indices in zip(
+            models, optimizers, inputs, labels, batches, strict=True
+        ):
+            for _ in range(local_steps):
+                index = next(indices)
+                optimizer.zero_grad()
+                loss(model, own[index], targets[index]).backward()
+                optimizer.step()
+        with torch.no_grad():
+            flat = sum(torch.cat([t.reshape(-1) for t in tensors]) for tensors in averaged)
+            assert isinstance(flat, Tensor)
+            dist.all_reduce(flat)
+            flat /= clients
+            for tensors in averaged:
+                parts = flat.split_with_sizes([t.numel() for t in tensors])
+                for tensor, part in zip(tensors, parts, strict=True):
+                    tensor.copy_(part.view_as(tensor))
+
+    return one_round
 
 
 def _indices(size: int, batch_size: int) -> Iterator[Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,23 @@ def generator(
     # The lowest counter word counts the numbers drawn, so neighbouring streams never overlap.
     counter = np.array([0, k, step, client], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+class Streams:
+    """The streams of one purpose, by one generator that is set to where each of them begins.
+
+    A third of the cost of making each: for those that are opened once per client.
+    """
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        self._generator = generator(seed, purpose)
+        self._begin: dict[str, Any] = dict(self._generator.bit_generator.state)
+
+    def at(self, client: int, step: int, k: int) -> np.random.Generator:
+        """`generator(seed, purpose, client, step, k)`, until the next call."""
+        self._begin["state"]["counter"][:] = (0, k, step, client)
+        self._generator.bit_generator.state = self._begin
+        return self._generator
 
 
 class BlockedDraws:

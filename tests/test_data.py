@@ -32,7 +32,7 @@ from fedsys.data import (
 from fedsys.data.partition import deal, refuse_empty_clients
 from fedsys.errors import InputError
 from fedsys.problems import Classification, Site
-from fedsys.problems.network import ClientData
+from fedsys.problems.client_data import ClientData
 
 CLOUDS = Clouds().load()
 

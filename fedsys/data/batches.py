@@ -1,15 +1,19 @@
-"""Batches of the hosted clients, by index, from tensors that stay on the device."""
+"""Batches of the hosted clients, by index, from tensors that stay on the device.
+
+Axes: C hosted clients, B samples of a batch, N samples of all hosted clients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsys.random import generator
+from fedsys.random import Streams
 
 _PIECE_ON_CPU = 2**17
 _PIECE_ON_GPU = 2**22
@@ -18,10 +22,13 @@ on a CPU better in its caches (twice as fast as 2^20 for a small convolutional n
 
 
 class Batch(NamedTuple):
-    """One batch per hosted client; `inputs[c]` and `labels[c]` are client c's."""
+    """One batch per hosted client; `inputs[c]` and `labels[c]` are client c's.
 
-    inputs: tuple[Tensor, ...]
-    labels: tuple[Tensor, ...]
+    Both are one tensor [C, B, ...] if all have the same number of samples, else a tensor each.
+    """
+
+    inputs: Tensor | tuple[Tensor, ...]
+    labels: Tensor | tuple[Tensor, ...]
 
 
 class Batches:
@@ -39,6 +46,7 @@ class Batches:
         batch_size: B, or None for all of a client's samples at every step.
         seed: of the permutations.
         prepare: what makes numbers of inputs in bytes, batch by batch; None: they are numbers.
+        places: where the samples are among the inputs, [N], if these are not in order or not all.
     """
 
     def __init__(
@@ -50,67 +58,125 @@ class Batches:
         batch_size: int | None,
         seed: int,
         prepare: Callable[[Tensor], Tensor] | None = None,
+        places: Tensor | None = None,
     ) -> None:
         self._inputs, self._labels = inputs, labels
         self.sizes, self._clients = list(sizes), clients
-        self._batch_size, self._seed = batch_size, seed
+        self._batch_size = batch_size
+        self._lengths = np.array(self.sizes)
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self._orders: dict[tuple[int, int], tuple[int, Tensor]] = {}
-        self._prepare = prepare
-        self._parts = Batch(
-            inputs.split_with_sizes(self.sizes), labels.split_with_sizes(self.sizes)
-        )
+        self._streams = Streams(seed, "batches")
+        self._orders: dict[int, _Orders] = {}
+        self._prepare, self._places = prepare, places
 
     @property
     def whole(self) -> Batch:
         """All samples of each client."""
-        return self._prepared(*self._parts)
+        parts = [self._samples(self._own(row)) for row in range(len(self.sizes))]
+        return Batch(tuple(inputs for inputs, _ in parts), tuple(labels for _, labels in parts))
+
+    @property
+    def all_samples(self) -> Batch:
+        """The same, as one tensor if all clients have the same number."""
+        if len({*self.sizes}) > 1:
+            return self.whole
+        return self._stacked(*self._samples(slice(0, len(self._labels))))
 
     def pieces(self, row: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples of the hosted client in this row, as many at a time as memory is sure of."""
-        size = piece_size(self._inputs)
-        parts = (values[row].split(size) for values in self._parts)
-        for inputs, labels in zip(*parts, strict=True):
-            yield inputs if self._prepare is None else self._prepare(inputs), labels
+        size, own = piece_size(self._inputs), self._own(row)
+        for first in range(own.start, own.stop, size):
+            yield self._samples(slice(first, min(first + size, own.stop)))
+
+    def stacks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """All samples of all clients, [c, n, ...] for each c neighbours that have n samples.
+
+        As many at a time as memory is sure of; a client with more has a stack of its own.
+        """
+        row = 0
+        for size, alike in groupby(self.sizes):
+            last = row + len(list(alike))
+            count = max(1, piece_size(self._inputs) // max(1, size))
+            for first in range(row, last, count):
+                clients = slice(first, min(first + count, last))
+                length = clients.stop - first
+                place = slice(int(self._starts[first]), int(self._starts[first]) + length * size)
+                inputs, labels = self._samples(place)
+                yield clients, inputs.unflatten(0, (length, size)), labels.view(length, size)
+            row = last
 
     def at(self, step: int, k: int) -> Batch:
         """The k-th batch of a step."""
-        if self._batch_size is None:
-            return self.whole
-        rows = self.indices(step, k, self._batch_size)
+        size = self._batch_size
+        if size is None:
+            return self.all_samples
+        index = self.indices(step, k, size)
         # Whole samples are copied: several times faster than indexing, which goes by elements.
-        return self._prepared(
-            tuple(self._inputs.index_select(0, row) for row in rows),
-            tuple(self._labels.index_select(0, row) for row in rows),
-        )
+        labels = self._labels.index_select(0, index)
+        if self._places is not None:
+            index = self._places.index_select(0, index)
+        return self._stacked(self._prepared(self._inputs.index_select(0, index)), labels)
 
-    def _prepared(self, inputs: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> Batch:
-        if self._prepare is not None:
-            inputs = tuple(self._prepare(part) for part in inputs)
-        return Batch(inputs, labels)
+    def indices(self, step: int, k: int, batch_size: int) -> Tensor:
+        """The places of each client's samples of a batch, among all samples hosted here: [C B]."""
+        epochs, first = np.divmod(step * batch_size, self._lengths)
+        orders = self._orders.get(k)
+        if orders is None:
+            orders = self._orders[k] = _Orders(len(self.sizes), int(self._lengths.sum()))
+        for row in np.flatnonzero(orders.epochs != epochs).tolist():
+            self._shuffle(orders, row, epochs[row], k)
+        last = self._starts + self._lengths - 1
+        places = (self._starts + first)[:, None] + np.arange(batch_size)
+        picks = orders.samples[np.minimum(places, last[:, None])]
+        for row in np.flatnonzero(first + batch_size > self._lengths).tolist():
+            picks[row] = self._across_epochs(orders, row, int(first[row]), k, batch_size)
+        return torch.from_numpy(picks.reshape(-1)).to(self._inputs.device)
 
-    def indices(self, step: int, k: int, batch_size: int) -> list[Tensor]:
-        """The places of each client's samples of a batch, among all samples hosted here."""
-        rows = []
-        for row, size in enumerate(self.sizes):
-            epoch, first = divmod(step * batch_size, size)
-            parts, missing = [], batch_size
-            while missing > 0:
-                part = self._order(row, epoch, k)[first : first + missing]
-                parts.append(part)
-                missing -= len(part)
-                epoch, first = epoch + 1, 0
-            rows.append(parts[0] if len(parts) == 1 else torch.cat(parts))
-        return rows
+    def _own(self, row: int) -> slice:
+        """Which of the hosted samples are those of the client in this row."""
+        return slice(int(self._starts[row]), int(self._starts[row]) + self.sizes[row])
 
-    def _order(self, row: int, epoch: int, k: int) -> Tensor:
-        cached = self._orders.get((row, k))
-        if cached is None or cached[0] != epoch:
-            stream = generator(self._seed, "batches", self._clients[row], epoch, k)
-            order = stream.permutation(self.sizes[row]) + self._starts[row]
-            cached = (epoch, torch.from_numpy(order).to(self._inputs.device))
-            self._orders[row, k] = cached
-        return cached[1]
+    def _samples(self, part: slice) -> tuple[Tensor, Tensor]:
+        """A part of the hosted samples."""
+        if self._places is None:
+            inputs = self._inputs[part]
+        else:
+            inputs = self._inputs.index_select(0, self._places[part])
+        return self._prepared(inputs), self._labels[part]
+
+    def _prepared(self, inputs: Tensor) -> Tensor:
+        return inputs if self._prepare is None else self._prepare(inputs)
+
+    def _stacked(self, inputs: Tensor, labels: Tensor) -> Batch:
+        shape = (len(self.sizes), -1)
+        return Batch(inputs.unflatten(0, shape), labels.unflatten(0, shape))
+
+    def _across_epochs(
+        self, orders: _Orders, row: int, first: int, k: int, batch_size: int
+    ) -> np.ndarray:
+        """The end of an epoch of one client, and the beginning of the next."""
+        own = orders.samples[self._starts[row] :][: self.sizes[row]]
+        parts, missing = [own[first:].copy()], batch_size - (self.sizes[row] - first)
+        while missing > 0:
+            self._shuffle(orders, row, orders.epochs[row] + 1, k)
+            parts.append(own[:missing].copy())
+            missing -= len(parts[-1])
+        return np.concatenate(parts)
+
+    def _shuffle(self, orders: _Orders, row: int, epoch: int, k: int) -> None:
+        """Put the order of one client's epoch in its place."""
+        start, size = self._starts[row], self.sizes[row]
+        stream = self._streams.at(self._clients[row], int(epoch), k)
+        orders.samples[start : start + size] = stream.permutation(size) + start
+        orders.epochs[row] = epoch
+
+
+class _Orders:
+    """The samples of all hosted clients, each client's in the order of its present epoch."""
+
+    def __init__(self, clients: int, samples: int) -> None:
+        self.epochs = np.full(clients, -1)
+        self.samples = np.empty(samples, dtype=np.int64)
 
 
 def piece_size(inputs: Tensor) -> int:

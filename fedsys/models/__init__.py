@@ -5,9 +5,11 @@ from typing import Protocol
 from torch import nn
 
 from fedsys.models.cnn import CNN7, CNNTable3, LeNet5
+from fedsys.models.dense import DenseStack, Pull
 from fedsys.models.flat import FlatModule
 from fedsys.models.mlp import MLP
 from fedsys.models.resnet import CifarResNet
+from fedsys.models.stacked import StackedModules, is_dense, obstacle
 from fedsys.models.vision import DenseNet121, ResNet50
 
 
@@ -24,8 +26,13 @@ __all__ = [
     "CNNTable3",
     "CifarResNet",
     "DenseNet121",
+    "DenseStack",
     "FlatModule",
     "LeNet5",
     "ModelSource",
+    "Pull",
     "ResNet50",
+    "StackedModules",
+    "is_dense",
+    "obstacle",
 ]

@@ -13,7 +13,9 @@ from fedsys.communication import Sync
 from fedsys.data import Imbalance
 from fedsys.errors import InputError, require
 from fedsys.problems.binary import Scorer, area_under_curve
-from fedsys.problems.network import ClientData, Loss, MinimaxNetworkOracle
+from fedsys.problems.client_data import ClientData
+from fedsys.problems.mapping import Loss
+from fedsys.problems.network import MinimaxNetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
 from fedsys.problems.oracle import Site
 
@@ -53,14 +55,14 @@ class DeepAUC(NetworkProblem):
 
     def _parts(
         self, site: Site
-    ) -> tuple[Site, Sequence[Loss], tuple[nn.Module, nn.Module], ClientData]:
+    ) -> tuple[Site, Sequence[Loss], tuple[nn.Module, nn.Module], ClientData, str]:
         """What the oracle is made of."""
         data = self.imbalance(self.dataset.load(), site.seed)
         players = (_Primal(self.network(data, 1, site)), _Dual())
         clients = self.client_data(data, site)
         ratios = self._ratios(clients.counts)
         losses = [_AUCLoss(ratios[client]) for client in site.hosted]
-        return site, losses, players, clients
+        return site, losses, players, clients, self.vectorize
 
     def _ratios(self, counts: Tensor) -> list[float]:
         """p of every client, from the counts [M, 2] of negatives and positives."""
@@ -108,6 +110,21 @@ class _AUCLoss:
             + 2 * (1 + y.alpha) * h * (p * negative - (1 - p) * positive)
         ).mean() - p * (1 - p) * y.alpha.square()
         return loss
+
+    def slopes(
+        self, scores: Tensor, labels: Tensor, means: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The derivatives in the logits, in (a, b) and in alpha, of all clients."""
+        p, h = self.p, scores[:, :, 0].sigmoid()
+        a, b = means.split(1, dim=1)
+        positive = labels.to(h.dtype)
+        negative = 1 - positive
+        from_a, from_b = (1 - p) * (h - a) * positive, p * (h - b) * negative
+        tilt = p * negative - (1 - p) * positive
+        of_h = 2 * (from_a + from_b + (1 + alpha) * tilt) / labels.shape[1]
+        of_means = -2 * torch.stack([from_a.mean(1), from_b.mean(1)], dim=1)
+        of_alpha = 2 * ((h * tilt).mean(1, keepdim=True) - p * (1 - p) * alpha)
+        return (of_h * h * (1 - h))[:, :, None], of_means, of_alpha
 
 
 class DeepAUCOracle(MinimaxNetworkOracle):

@@ -13,9 +13,11 @@ from fedsys.communication import Sync
 from fedsys.compat import torchmetrics
 from fedsys.data import Imbalance
 from fedsys.errors import require
+from fedsys.problems.mapping import Loss
 from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
 from fedsys.problems.oracle import Site
+from fedsys.problems.stacked import slopes
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,13 @@ class BinaryClassification(NetworkProblem):
         """The oracle of the clients hosted at a site."""
         data = self.imbalance(self.dataset.load(), site.seed)
         scorer = Scorer(self.network(data, 1, site))
-        loss = cross_entropy
+        loss: Loss = cross_entropy
         if self.loss == "ratio":
             positives = float(data.train_labels.double().mean())
             odds = positives / (1 - positives)
             loss = _RatioLoss(1 + self.ratio_weight * odds, 1 + self.ratio_weight / odds)
-        return BinaryClassificationOracle(site, loss, (scorer,), self.client_data(data, site))
+        clients = self.client_data(data, site)
+        return BinaryClassificationOracle(site, loss, (scorer,), clients, self.vectorize)
 
 
 class Scorer(nn.Module):
@@ -78,10 +81,20 @@ class Scorer(nn.Module):
         return torch.sigmoid(self.logits(inputs))
 
 
-def cross_entropy(x: Scorer, inputs: Tensor, labels: Tensor) -> Tensor:
+class BinaryCrossEntropy:
     """Of a batch with labels 1 and 0."""
-    logits = x.logits(inputs)
-    return binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+    def __call__(self, x: Scorer, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Of one client."""
+        logits = x.logits(inputs)
+        return binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+    def slopes(self, scores: Tensor, labels: Tensor) -> tuple[Tensor]:
+        """The derivative in the logits of all clients."""
+        return (slopes(scores, labels).div_(labels.shape[1]),)
+
+
+cross_entropy = BinaryCrossEntropy()
 
 
 @dataclass(frozen=True)
@@ -96,6 +109,11 @@ class _RatioLoss:
         positive = labels.to(logits.dtype)
         weights = self.negative + (self.positive - self.negative) * positive
         return binary_cross_entropy_with_logits(logits, positive, weights)
+
+    def slopes(self, scores: Tensor, labels: Tensor) -> tuple[Tensor]:
+        """The derivative in the logits of all clients."""
+        weights = self.negative + (self.positive - self.negative) * labels.to(scores.dtype)
+        return (slopes(scores, labels) * weights[:, :, None] / labels.shape[1],)
 
 
 class BinaryClassificationOracle(MinimisationNetworkOracle):

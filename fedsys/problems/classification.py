@@ -13,6 +13,7 @@ from fedsys.compat import torchmetrics
 from fedsys.problems.network import MinimisationNetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
 from fedsys.problems.oracle import Site
+from fedsys.problems.stacked import slopes
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,23 @@ class Classification(NetworkProblem):
         """The oracle of the clients hosted at a site."""
         data = self.dataset.load()
         net = self.network(data, data.classes, site)
-        return ClassificationOracle(site, cross_entropy, (net,), self.client_data(data, site))
+        clients = self.client_data(data, site)
+        return ClassificationOracle(site, cross_entropy, (net,), clients, self.vectorize)
 
 
-def cross_entropy(x: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+class CrossEntropy:
     """The mean over a batch."""
-    return F.cross_entropy(x(inputs), labels)
+
+    def __call__(self, x: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Of one client."""
+        return F.cross_entropy(x(inputs), labels)
+
+    def slopes(self, scores: Tensor, labels: Tensor) -> tuple[Tensor]:
+        """The derivative in the scores of all clients."""
+        return (slopes(scores, labels).div_(labels.shape[1]),)
+
+
+cross_entropy = CrossEntropy()
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float:

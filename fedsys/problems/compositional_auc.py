@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedsys.data import Batch
 from fedsys.errors import require
+from fedsys.models import StackedModules
 from fedsys.problems.auc import DeepAUC, DeepAUCOracle
 from fedsys.problems.binary import cross_entropy
 from fedsys.problems.oracle import Draw, Pullback, Site
@@ -57,6 +58,8 @@ class CompositionalAUCOracle(DeepAUCOracle):
     def __init__(self, *args: Any, rho: float, exact: bool) -> None:
         super().__init__(*args)
         self._rho, self._exact = rho, exact
+        if self._at_once is not None:
+            self._stack = StackedModules(self._players[:1])
 
     def outer_grads(self, h: Tensor, y: Tensor, zeta: Draw) -> tuple[Tensor, Tensor]:
         """The gradients of the AUC loss."""
@@ -64,30 +67,49 @@ class CompositionalAUCOracle(DeepAUCOracle):
 
     def inner(self, x: Tensor, xi: Draw) -> tuple[Tensor, Pullback]:
         """x - rho grad CE(x; xi), and v -> v - rho Hessian v with the same xi."""
-        clients = range(len(x))
-        # Leaves of their own, without a copy: the rows of a state are never written to.
-        rows = [x[client].detach().requires_grad_() for client in clients]
-        gradients = [self._gradient(client, rows[client], xi) for client in clients]
+        dim = x.shape[1]
+        points, gradients = self._one_by_one(x, xi) if self._way(xi) is None else self._joint(x, xi)
 
         def pullback(v: Tensor) -> Tensor:
             if not self._exact:
                 return v
             # A Hessian is symmetric: the gradient of <grad CE, v> is its product with v.
+            vectors = v.split(len(v) // len(points))
             products = [
-                torch.autograd.grad(gradient, row, vector, retain_graph=True)[0]
-                for gradient, row, vector in zip(gradients, rows, v, strict=True)
+                torch.autograd.grad(gradient, point, vector.view_as(point), retain_graph=True)[0]
+                for gradient, point, vector in zip(gradients, points, vectors, strict=True)
             ]
-            return v - self._rho * torch.stack(products)
+            return v - self._rho * torch.cat([product.view(-1, dim) for product in products])
 
-        values = torch.stack([gradient.detach() for gradient in gradients])
+        values = torch.cat([gradient.detach().view(-1, dim) for gradient in gradients])
         return x - self._rho * values, pullback
 
-    def _gradient(self, client: int, row: Tensor, batch: Batch) -> Tensor:
+    def _joint(self, x: Tensor, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+        """The point of all clients at once, and the gradients there."""
+        inputs, labels = batch
+        assert isinstance(inputs, Tensor)
+        assert isinstance(labels, Tensor)
+        if not self._exact:
+            return [x], [self._stack.gradients(cross_entropy, (x,), inputs, labels)]
+        point = x.detach().requires_grad_()
+        with torch.enable_grad():
+            losses = self._stack(cross_entropy, (point,), inputs, labels)
+            (gradient,) = torch.autograd.grad(losses.sum(), point, create_graph=True)
+        return [point], [gradient]
+
+    def _one_by_one(self, x: Tensor, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+        """The point of each client, and the gradient there."""
+        # Leaves of their own, without a copy: the rows of a state are never written to.
+        points = [row.detach().requires_grad_() for row in x]
+        gradients = [self._gradient(c, point, batch) for c, point in enumerate(points)]
+        return points, gradients
+
+    def _gradient(self, client: int, point: Tensor, batch: Batch) -> Tensor:
         """One client's gradient of the cross-entropy, with its graph if that is needed."""
         self._load_statistics(client)
         inputs, labels = batch.inputs[client], batch.labels[client]
         with torch.enable_grad():
-            loss = self._players[0].at(row, cross_entropy, inputs, labels)
-            (gradient,) = torch.autograd.grad(loss, row, create_graph=self._exact)
+            loss = self._players[0].at(point, cross_entropy, inputs, labels)
+            (gradient,) = torch.autograd.grad(loss, point, create_graph=self._exact)
         self._keep_statistics(client)
         return gradient

@@ -82,7 +82,7 @@ class GroupFair(NetworkProblem):
         groups = data.train_groups.numpy()
         dealt = deal(data, self.partition, site.placement.clients, site.seed)
         parts = dealt.parts
-        model = stacked_model(self.network(data, 1, site), site)
+        model = stacked_model(self.network(data, 1, site), site, self.vectorize)
         whole = self._batches(data, parts, site)
         if site.kind != "bilevel":
             return GroupedOracle(site, model, whole, self.l2, Judge(data, dealt, whole, site))

@@ -66,7 +66,7 @@ class HyperCleaning(NetworkProblem):
         noisy = self._noisy(truth, data.classes, site.seed)
         return HyperCleaningOracle(
             site,
-            stacked_model(self.network(data, data.classes, site), site),
+            stacked_model(self.network(data, data.classes, site), site, self.vectorize),
             SampleWeighting(),
             torch.zeros(len(truth)),
             self._batches(data, noisy, rest, site),

@@ -4,91 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedsys.communication import Sync
-from fedsys.data import Batch, Batches, Dataset, Partition
-from fedsys.data.batches import piece_size
-from fedsys.data.partition import Deal, deal
+from fedsys.data import Batch
+from fedsys.memory import keep_freed_memory
 from fedsys.models import FlatModule
+from fedsys.problems.client_data import ClientData
+from fedsys.problems.mapping import AtOnce, Loss, choose_way
 from fedsys.problems.oracle import Draw, Site, SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 
-Loss = Callable[..., Tensor]
-"""loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules. It is a
-mean over the samples."""
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """The training batches of the hosted clients, and what everyone may look at.
-
-    Attributes:
-        batches: of the hosted clients.
-        test_inputs: of the test part.
-        test_labels: of the test part.
-        counts: how many training samples of each class every client has, [M, classes].
-    """
-
-    batches: Batches
-    test_inputs: Tensor
-    test_labels: Tensor
-    counts: Tensor
-    deal: Deal | None = None
-    prepare: Callable[[Tensor], Tensor] | None = None
-
-    @classmethod
-    def of(
-        cls, data: Dataset, partition: Partition, batch_size: int | None, site: Site
-    ) -> ClientData:
-        """Give each hosted client its part."""
-        dealt = deal(data, partition, site.placement.clients, site.seed)
-        mine = [torch.from_numpy(dealt.parts[client]) for client in site.hosted]
-        index = torch.cat(mine)
-        in_bytes = data.train_inputs.dtype == torch.uint8
-        dtype = torch.uint8 if in_bytes else site.dtype
-        prepare = data.scaling.on(site.dtype, site.device) if in_bytes else None
-        batches = Batches(
-            data.train_inputs[index].to(dtype=dtype, device=site.device),
-            data.train_labels[index].to(site.device),
-            [len(part) for part in mine],
-            site.hosted,
-            batch_size,
-            site.seed,
-            prepare,
-        )
-        test = data.test_inputs.to(dtype=dtype, device=site.device)
-        labels = data.train_labels.long().numpy()  # numbers, where the loss wants numbers
-        counts = [np.bincount(labels[part], minlength=data.classes) for part in dealt.parts]
-        return cls(
-            batches,
-            test,
-            data.test_labels.to(site.device),
-            torch.from_numpy(np.stack(counts)),
-            dealt,
-            prepare,
-        )
-
-    def test_pieces(self, rows: Tensor) -> Iterator[Tensor]:
-        """The test inputs of these rows, as many at a time as memory is sure of."""
-        for piece in rows.split(piece_size(self.test_inputs)):
-            inputs = self.test_inputs[piece]
-            yield inputs if self.prepare is None else self.prepare(inputs)
-
 
 class NetworkOracle(SteppingOracle):
-    """Gradients of a loss by autograd, client after client.
+    """Gradients of a loss by autograd, client after client or for all of them at once.
 
     Args:
         site: where the oracle lives.
         loss: of the players and a batch; or one for each hosted client.
         players: the min player, and the max player if there is one.
         data: of the hosted clients.
+        vectorize: "auto", "vmap" or "loop", see fedsys/problems/mapping.py.
     """
 
     def __init__(
@@ -97,6 +36,7 @@ class NetworkOracle(SteppingOracle):
         loss: Loss | Sequence[Loss],
         players: Iterable[nn.Module],
         data: ClientData,
+        vectorize: str = "auto",
     ) -> None:
         super().__init__(site)
         self._losses = loss if isinstance(loss, Sequence) else [loss] * len(site.hosted)
@@ -107,6 +47,8 @@ class NetworkOracle(SteppingOracle):
         self.sizes = data.batches.sizes
         self.z0 = site.rows(torch.cat([player.vector for player in self._players]))
         self.rider = self._statistics()
+        self._at_once = choose_way(vectorize, self._players, self._losses)
+        keep_freed_memory(self.z0.numel() * self.z0.element_size())
 
     @property
     def min_player(self) -> nn.Module:
@@ -121,6 +63,8 @@ class NetworkOracle(SteppingOracle):
         """f_m(z_m) on the batch of each hosted client: [C]."""
         rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating():
+            if (at_once := self._way(batch)) is not None:
+                return at_once.losses(rows, batch)
             return torch.stack([self._loss_at(c, rows, batch) for c in range(len(z))])
 
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
@@ -130,7 +74,7 @@ class NetworkOracle(SteppingOracle):
 
     def full_operator(self, z: Tensor) -> Tensor:
         """F_m on all of client m's data."""
-        return self.operator(z, self.data.batches.whole)
+        return self.operator(z, self.data.batches.all_samples)
 
     def named(self, z: Tensor) -> dict[str, Tensor]:
         """All parameters of the players by name."""
@@ -142,7 +86,7 @@ class NetworkOracle(SteppingOracle):
         """The mean over clients of the loss on their own training data."""
         rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
-            losses = torch.stack([self._train_loss(client, rows) for client in range(len(z))])
+            losses = self._train_losses(rows)
         return {"train_loss": float(sync(losses[:, None])[0])}
 
     def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
@@ -155,9 +99,8 @@ class NetworkOracle(SteppingOracle):
         mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
             self._load(0, z.split_with_sizes(self._dims, dim=1))
-            outputs = torch.stack(
-                [torch.cat([apply(inputs) for inputs in self.data.test_pieces(s)]) for s in mine]
-            )
+            pieces = [apply(inputs) for inputs in self.data.test_pieces(mine.flatten())]
+            outputs = torch.cat(pieces).unflatten(0, mine.shape)
         return sync.gather(outputs).flatten(0, 1)[: len(rows)]
 
     @contextmanager
@@ -182,10 +125,17 @@ class NetworkOracle(SteppingOracle):
 
     def _gradients(self, rows: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
         """The gradients in the players, joined for all clients and parameters in one go."""
-        clients = range(len(rows[0]))
-        parts = [part.reshape(-1) for c in clients for part in self._backward(c, rows, batch)]
-        joined = torch.cat(parts).view(len(clients), -1)
+        if (at_once := self._way(batch)) is not None:
+            joined = at_once.gradients(rows, batch)
+        else:
+            clients = range(len(rows[0]))
+            parts = [part.reshape(-1) for c in clients for part in self._backward(c, rows, batch)]
+            joined = torch.cat(parts).view(len(clients), -1)
         return joined.split_with_sizes(self._dims, dim=1)
+
+    def _way(self, batch: Batch) -> AtOnce | None:
+        """How to compute all clients at once, if their parts of this batch have the same size."""
+        return self._at_once if isinstance(batch.inputs, Tensor) else None
 
     def _backward(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
         """One client's gradients in all parameters."""
@@ -197,6 +147,19 @@ class NetworkOracle(SteppingOracle):
     def _loss_at(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         self._load(client, rows)
         return self._losses[client](*self._modules(), batch.inputs[client], batch.labels[client])
+
+    def _train_losses(self, rows: tuple[Tensor, ...]) -> Tensor:
+        """The losses on all samples of each hosted client: [C]."""
+        if self._at_once is None:
+            return torch.stack([self._train_loss(c, rows) for c in range(len(rows[0]))])
+        parts = []
+        for clients, inputs, labels in self.data.batches.stacks():
+            if len(labels) == 1:  # it may have more samples than fit in memory at a time
+                parts.append(self._train_loss(clients.start, rows)[None])
+                continue
+            mine = tuple(row[clients] for row in rows)
+            parts.append(self._at_once.losses(mine, Batch(inputs, labels)))
+        return torch.cat(parts)
 
     def _train_loss(self, client: int, rows: tuple[Tensor, ...]) -> Tensor:
         """The loss on all of a client's samples, which is a mean over them, piece by piece."""
@@ -244,7 +207,7 @@ class MinimaxNetworkOracle(TwoPlayers, NetworkOracle):
 
     def full_grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The same on all of a client's data."""
-        return self.grads(x, y, self.data.batches.whole)
+        return self.grads(x, y, self.data.batches.all_samples)
 
 
 class MinimisationNetworkOracle(NetworkOracle):

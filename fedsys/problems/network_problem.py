@@ -9,7 +9,8 @@ from torch import nn
 from fedsys.data import IID, Dataset, DatasetSource, Digits, Partition
 from fedsys.errors import require
 from fedsys.models import MLP, ModelSource
-from fedsys.problems.network import ClientData
+from fedsys.problems.client_data import ClientData
+from fedsys.problems.mapping import require_way
 from fedsys.problems.oracle import Site
 from fedsys.problems.seeded import seeded_build
 
@@ -23,17 +24,21 @@ class NetworkProblem:
         partition: which client gets which.
         model: the network.
         batch_size: samples per draw, or None for all.
+        vectorize: how a rank computes the clients that it hosts: "vmap" all at once, "loop" one
+            after another, "auto" at once where that pays (fedsys/problems/mapping.py).
     """
 
     dataset: DatasetSource = field(default_factory=Digits)
     partition: Partition = field(default_factory=IID)
     model: ModelSource = field(default_factory=MLP)
     batch_size: int | None = 32
+    vectorize: str = "auto"
 
     def __post_init__(self) -> None:
         size = self.batch_size
         valid = size is None or size >= 1
         require(valid, type(self).__name__, "batch_size", size, "at least 1, or null for all")
+        require_way(type(self).__name__, self.vectorize)
 
     def network(self, data: Dataset, outputs: int, site: Site) -> nn.Module:
         """The model for this data, with the initial weights of the site's seed."""

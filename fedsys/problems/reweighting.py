@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedsys.communication import Sync
+from fedsys.models import Pull
 from fedsys.problems.bilevel import AutogradCurvature, leaf
 from fedsys.problems.oracle import Curvature, Draw, Site, SteppingOracle
 from fedsys.problems.stacked import (
     NetworkModel,
-    Pull,
     Samples,
     StackedBatches,
     bends,

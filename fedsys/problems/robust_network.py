@@ -45,9 +45,8 @@ class RobustNetwork(NetworkProblem):
         """The oracle of the clients hosted at a site."""
         data = self.dataset.load()
         players = (self.network(data, data.classes, site), Perturbation(data.input_shape))
-        return RobustNetworkOracle(
-            site, _loss, players, self.client_data(data, site), terms=(NONE, Ball(self.radius))
-        )
+        clients, terms = self.client_data(data, site), (NONE, Ball(self.radius))
+        return RobustNetworkOracle(site, _loss, players, clients, self.vectorize, terms=terms)
 
 
 class Perturbation(nn.Module):

@@ -5,7 +5,6 @@ Axes: C hosted clients, B samples, O outputs, d parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,12 +12,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedsys.data import Batches
-from fedsys.models import FlatModule
+from fedsys.models import DenseStack, FlatModule, Pull
 from fedsys.problems.bilevel import leaf
+from fedsys.problems.mapping import choose_way
 from fedsys.problems.oracle import Site
-
-Pull = Callable[[Tensor], Tensor]
-"""The transposed Jacobian of scores: from [C, B, O] to [C, d]."""
 
 
 class Samples(NamedTuple):
@@ -73,8 +70,7 @@ class StackedBatches:
         size = self._batch_size
         if size is None:
             return self.whole
-        rows = self._batches.indices(step, k, size)
-        clients, index = len(rows), torch.cat(rows)
+        clients, index = len(self.sizes), self._batches.indices(step, k, size)
         inputs, labels, tags = (
             field.index_select(0, index).view(clients, size, *field.shape[1:])
             for field in self._fields
@@ -114,16 +110,20 @@ def bends(z: Tensor, u: Tensor) -> Tensor:
 
 
 class NetworkModel:
-    """Any module, client after client; derivatives by autograd."""
+    """Any module; derivatives by autograd."""
 
     linear = False
 
-    def __init__(self, module: nn.Module, site: Site) -> None:
+    def __init__(self, module: nn.Module, site: Site, vectorize: str = "auto") -> None:
         self._flat = FlatModule(module, site.dtype, site.device)
         self.start = self._flat.vector.clone()
+        way = choose_way(vectorize, [self._flat], [_outputs] * len(site.hosted))
+        self._stack = None if way is None else way.stack
 
     def forward(self, y: Tensor, inputs: Tensor) -> Tensor:
         """Scores [C, B, O] that autograd can differentiate."""
+        if self._stack is not None:
+            return self._stack(_outputs, (y,), inputs)
         rows = zip(y, inputs, strict=True)
         call, flat = torch.func.functional_call, self._flat
         return torch.stack([call(flat.module, flat.named(row), (batch,)) for row, batch in rows])
@@ -150,28 +150,26 @@ class LinearModel(NetworkModel):
 
     linear = True
 
-    def __init__(self, module: nn.Module, site: Site) -> None:
-        super().__init__(module, site)
-        outputs, width = self._flat.shapes[0]
-        self._shape, self._sizes = (outputs, width), [outputs * width, outputs]
+    def __init__(self, module: nn.Module, site: Site, vectorize: str = "auto") -> None:
+        super().__init__(module, site, vectorize)
+        self._dense = DenseStack(self._flat)
 
     def forward(self, y: Tensor, inputs: Tensor) -> Tensor:
         """Scores; a linear function of y, so this is also its derivative in direction y."""
-        W, b = y.split_with_sizes(self._sizes, dim=1)
-        return torch.baddbmm(b[:, None], inputs.flatten(2), W.unflatten(1, self._shape).mT)
+        return self._dense.forward(y, inputs)
 
     def scores(self, y: Tensor, inputs: Tensor) -> tuple[Tensor, Pull]:
         """The scores, and the way back from them."""
-
-        def pull(u: Tensor) -> Tensor:
-            return torch.cat([torch.bmm(u.mT, inputs.flatten(2)).flatten(1), u.sum(1)], dim=1)
-
-        return self.forward(y, inputs), pull
+        return self._dense.scores(y, inputs)
 
 
-def stacked_model(module: nn.Module, site: Site) -> NetworkModel:
+def stacked_model(module: nn.Module, site: Site, vectorize: str = "auto") -> NetworkModel:
     """The fastest way to compute a module for all clients."""
-    layers = [layer for layer in module.modules() if not list(layer.children())]
-    weighty = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
-    linear = len(weighty) == 1 and isinstance(weighty[0], nn.Linear)
-    return LinearModel(module, site) if linear else NetworkModel(module, site)
+    linear = DenseStack.fits(module) and sum(1 for _ in module.parameters()) == 2
+    model = LinearModel if linear and vectorize != "loop" else NetworkModel
+    return model(module, site, vectorize)
+
+
+def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
+    outputs: Tensor = module(inputs)
+    return outputs
