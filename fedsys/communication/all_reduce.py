@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from fedsys.communication.compression import Codec, Compressed
 from fedsys.communication.placement import Placement
 from fedsys.communication.schedule import Every, Schedule
 from fedsys.communication.sync import Sync
@@ -27,6 +28,8 @@ class AllReduce:
         weights: "uniform", or "size" for clients weighted by the size of their data.
         shared_memory: whether CPU ranks of one host pass their vectors through its memory.
         batchnorm: "average" its running statistics in every round, or keep them "local".
+        compression: of what clients send: "none", "bf16", "fp16", "int8" or "top_k".
+        keep: the share of its numbers that a client sends with compression="top_k".
     """
 
     name = "all_reduce"
@@ -39,6 +42,8 @@ class AllReduce:
         weights: str = "uniform",
         shared_memory: bool = True,
         batchnorm: str = "average",
+        compression: str = "none",
+        keep: float = 0.1,
     ) -> None:
         seconds, owner = "a positive number of seconds", "communicator"
         require(timeout > 0, owner, "timeout", timeout, seconds)
@@ -51,6 +56,8 @@ class AllReduce:
         self.timeout, self.startup_timeout = timeout, startup_timeout
         self.backend, self.weights, self.shared_memory = backend, weights, shared_memory
         self.batchnorm = batchnorm
+        codec = Codec(compression, keep)
+        self.compressed = None if compression == "none" else Compressed(self, codec)
         self.traffic = Traffic()
         self.open(LocalTransport(), Placement(1), Every(1))
 
@@ -85,6 +92,8 @@ class AllReduce:
         self._rider = rider if self.batchnorm == "average" else None
         self._rider_step = -1
         self._accept(schedule)
+        if self.compressed is not None:
+            self.compressed.accept(schedule)
         keep_freed_memory()
         self._weights = self._client_weights(sizes)
         self._weight_vectors: dict[torch.dtype, Tensor] = {}
@@ -92,13 +101,25 @@ class AllReduce:
 
     def at(self, step: int) -> Sync:
         """What iteration `step` may do."""
-        sync = Sync(self, self._communicates(step), self.traffic, step, self._coins(step))
+        verbs = self.compressed or self
+        sync = Sync(verbs, self._communicates(step), self.traffic, step, self._coins(step))
         self.traffic.rounds += bool(sync)
         return sync
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """What the hosted clients remember of their messages, by name: rows [C, n]."""
+        return {} if self.compressed is None else self.compressed.memory
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        """Go on with this memory, of a checkpoint."""
+        if self.compressed is not None:
+            self.compressed.memory = memory
 
     def rewind(self, step: int) -> None:
         """Go back to iteration `step`, to go through a stretch of the run once more."""
         self._rider, self.traffic = None, Traffic()
+        self.remember({})
         self._begin(step)
 
     def at_start(self) -> Sync:
