@@ -55,7 +55,7 @@ class FedProx(StagedAlgorithm[Minimisation, AnchoredState]):
         """One step; a new round begins at the average."""
         lr = self.lr * self._decay(oracle.step)
         g = oracle.grad(s.x, oracle.draw())
-        x = sync(s.x - lr * (g + self.mu * (s.x - s.x_r)))
+        x = sync(s.x.sub(g + self.mu * (s.x - s.x_r), alpha=lr))
         return AnchoredState(x, x if sync else s.x_r)
 
     def solution(self, s: AnchoredState) -> Tensor:

@@ -57,12 +57,6 @@ class _VarianceReduced(MinimaxAlgorithm[AnyFGDAState]):
             w, v = w + gx / q, v + gy / q
         return w, v
 
-    def _advance(
-        self, x: Tensor, y: Tensor, dx: Tensor, dy: Tensor, oracle: Minimax
-    ) -> tuple[Tensor, Tensor]:
-        """Lines 7, 8, 11 and 12, with directions dx = A^-1 w and dy = B^-1 v."""
-        return self._move(x, y, dx, dy, oracle, rate_at(self.eta, oracle.step))
-
     def _estimators(
         self, own: FGDAState, agreed: FGDAState, x: Tensor, y: Tensor, oracle: Minimax, sync: Sync
     ) -> tuple[Tensor, Tensor]:
@@ -78,9 +72,10 @@ class _VarianceReduced(MinimaxAlgorithm[AnyFGDAState]):
         old_x, old_y = oracle.grads(old.x, old.y, xi)
         new_x, new_y = oracle.grads(x, y, xi)
         alpha, beta = rate_at(self.alpha, oracle.step), rate_at(self.beta, oracle.step)
-        # In two passes over the vector, not three.
-        w = torch.add(new_x, agreed.w - old_x, alpha=1 - beta)
-        v = torch.add(new_y, agreed.v - old_y, alpha=1 - alpha)
+        # In two passes over the vector, not three, and the second in the memory of the first.
+        w, v = agreed.w - old_x, agreed.v - old_y
+        torch.add(new_x, w, alpha=1 - beta, out=w)
+        torch.add(new_y, v, alpha=1 - alpha, out=v)
         if self.sync_estimator == "average":
             w, v = sync(w, v)
         return w, v
@@ -124,7 +119,8 @@ class FGDA(_VarianceReduced[FGDAState]):
     def step(self, s: FGDAState, oracle: Minimax, sync: Sync) -> FGDAState:
         """One iteration of Algorithm 1 with A = B = I."""
         agreed = FGDAState(*sync(s.x, s.y, s.w, s.v))
-        x, y = self._advance(agreed.x, agreed.y, agreed.w, agreed.v, oracle)
+        eta = rate_at(self.eta, oracle.step)
+        x, y = self._move(agreed.x, agreed.y, agreed.w, agreed.v, oracle, eta)
         return FGDAState(x, y, *self._estimators(s, agreed, x, y, oracle, sync))
 
     def tuned(self, theory: Theory) -> Self:
@@ -215,10 +211,17 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
     def step(self, s: AdaFGDAState, oracle: Minimax, sync: Sync) -> AdaFGDAState:
         """One iteration of Algorithm 1."""
         agreed = self._agree(s, sync) if sync else s
-        dx, dy = agreed.w / agreed.A, agreed.v / agreed.B
-        x, y = self._advance(agreed.x, agreed.y, dx, dy, oracle)
+        x, y = self._advance(agreed, oracle)
         w, v = self._estimators(s, agreed, x, y, oracle, sync)
         return replace(agreed, x=x, y=y, w=w, v=v)
+
+    def _advance(self, s: AdaFGDAState, oracle: Minimax) -> tuple[Tensor, Tensor]:
+        """Lines 7, 8, 11 and 12 with A and B, in one pass over each vector."""
+        eta = rate_at(self.eta, oracle.step)
+        lr_x, lr_y = (eta * rate_at(lr, oracle.step) for lr in (self.lr_x, self.lr_y))
+        x = torch.addcdiv(s.x, s.w, s.A, value=-lr_x)
+        y = torch.addcdiv(s.y, s.v, s.B, value=lr_y)
+        return oracle.prox_x(x, lr_x), oracle.prox_y(y, lr_y)
 
     def _agree(self, s: AdaFGDAState, sync: Sync) -> AdaFGDAState:
         """Lines 5 and 6, by the server: the means, and A and B with them."""

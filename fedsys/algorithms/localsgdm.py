@@ -61,7 +61,7 @@ class LocalSGDM(StagedAlgorithm[Minimisation, HeavyBallState]):
         """One step; what a round does to u is the policy's."""
         lr = self.lr * self._decay(oracle.step)
         u = self.momentum * s.u + oracle.grad(s.x, oracle.draw())
-        x = s.x - lr * u
+        x = s.x.sub(u, alpha=lr)  # in one pass over memory
         if self.momentum_sync == "average":
             x, u = sync(x, u)
         else:

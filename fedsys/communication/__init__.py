@@ -2,6 +2,7 @@
 
 from fedsys.communication.adaptive_matrix import AdaptiveMatrix
 from fedsys.communication.all_reduce import AllReduce
+from fedsys.communication.compression import Codec, Compressed
 from fedsys.communication.host_memory import HostTransport, wire
 from fedsys.communication.placement import Placement
 from fedsys.communication.schedule import Coins, Every, Schedule
@@ -13,7 +14,9 @@ from fedsys.communication.transport import DistributedTransport, LocalTransport,
 __all__ = [
     "AdaptiveMatrix",
     "AllReduce",
+    "Codec",
     "Coins",
+    "Compressed",
     "DistributedTransport",
     "Every",
     "HostTransport",

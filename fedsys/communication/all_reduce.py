@@ -9,6 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from fedsys.communication.compression import Codec, Compressed
 from fedsys.communication.flat import as_rows, local_sums
 from fedsys.communication.placement import Placement
 from fedsys.communication.schedule import Every, Schedule
@@ -33,6 +34,8 @@ class AllReduce:
         participation: the share of the clients that take part in a round, drawn anew for each.
         on_nonfinite: "stop" the run, or "drop" a client that hands in a NaN or an infinity from
             that average.
+        compression: of what clients send: "none", "bf16", "fp16", "int8" or "top_k".
+        keep: the share of its numbers that a client sends with compression="top_k".
     """
 
     name = "all_reduce"
@@ -47,6 +50,8 @@ class AllReduce:
         batchnorm: str = "average",
         participation: float = 1.0,
         on_nonfinite: str = "stop",
+        compression: str = "none",
+        keep: float = 0.1,
     ) -> None:
         seconds, owner = "a positive number of seconds", "communicator"
         require(timeout > 0, owner, "timeout", timeout, seconds)
@@ -64,6 +69,8 @@ class AllReduce:
         self.timeout, self.startup_timeout = timeout, startup_timeout
         self.backend, self.weights, self.shared_memory = backend, weights, shared_memory
         self.batchnorm = batchnorm
+        codec = Codec(compression, keep)
+        self.compressed = None if compression == "none" else Compressed(self, codec)
         self.traffic = Traffic()
         self.open(LocalTransport(), Placement(1), Every(1))
 
@@ -98,6 +105,8 @@ class AllReduce:
         self._rider = rider if self.batchnorm == "average" else None
         self._rider_step = -1
         self._accept(schedule)
+        if self.compressed is not None:
+            self.compressed.accept(schedule)
         keep_freed_memory()
         self._all_weights = Weights(self._client_weights(sizes))
         self._round_weights = (-1, self._all_weights)
@@ -106,13 +115,25 @@ class AllReduce:
 
     def at(self, step: int) -> Sync:
         """What iteration `step` may do."""
-        sync = Sync(self, self._communicates(step), self.traffic, step, self._coins(step))
+        verbs = self.compressed or self
+        sync = Sync(verbs, self._communicates(step), self.traffic, step, self._coins(step))
         self.traffic.rounds += bool(sync)
         return sync
+
+    @property
+    def memory(self) -> dict[str, Tensor]:
+        """What the hosted clients remember of their messages, by name: rows [C, n]."""
+        return {} if self.compressed is None else self.compressed.memory
+
+    def remember(self, memory: dict[str, Tensor]) -> None:
+        """Go on with this memory, of a checkpoint."""
+        if self.compressed is not None:
+            self.compressed.memory = memory
 
     def rewind(self, step: int) -> None:
         """Go back to iteration `step`, to go through a stretch of the run once more."""
         self._rider, self.traffic = None, Traffic()
+        self.remember({})
         self._begin(step)
 
     def at_start(self) -> Sync:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from fedsys.communication.all_reduce import AllReduce
+    from fedsys.communication.compression import Compressed
     from fedsys.communication.traffic import Traffic
 
 
@@ -22,7 +23,7 @@ class Sync:
 
     def __init__(
         self,
-        communicator: AllReduce,
+        communicator: AllReduce | Compressed,
         communicates: bool,
         traffic: Traffic,
         step: int = -1,

@@ -15,7 +15,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Snapshot:
     step: int
     seconds: float
     traffic: Mapping[str, Any]
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """The names of what the communicator remembers, and the length of its rows."""
 
 
 class DamagedCheckpointError(Exception):

@@ -210,8 +210,13 @@ class Runner:
         # A state to go on from has the shapes of a fresh one, so that is made in either case.
         state: State = self.algorithm.init(self._oracle.at_start(), self.communicator.at_start())
         if snapshot is not None and self.checkpoints is not None:
-            rows = self.checkpoints.load(snapshot, state.tensors(), self._oracle.rider, self.site)
-            state = type(state)(**rows)
+            fields, hosted = state.tensors(), len(self.site.hosted)
+            like = next(iter(fields.values()))
+            memory = {name: like.new_empty(hosted, n) for name, n in snapshot.memory.items()}
+            wanted = {**fields, **memory}
+            rows = self.checkpoints.load(snapshot, wanted, self._oracle.rider, self.site)
+            state = type(state)(**{name: rows[name] for name in fields})
+            self.communicator.remember({name: rows[name] for name in memory})
             self.communicator.traffic = Traffic(**snapshot.traffic)
             self._seconds = snapshot.seconds
         return state, step
@@ -225,8 +230,12 @@ class Runner:
             if any(self.world.transport.all_gather_object(broken)):
                 # Those that are there are worth more than this one.
                 self._find_non_finite(last_seen, step)
-            snapshot = Snapshot(step, self._seconds, self.communicator.traffic.as_dict())
-            checkpoints.save(snapshot, state.tensors(), self._oracle.rider, self.site)
+            memory = self.communicator.memory
+            lengths = {name: rows.shape[1] for name, rows in memory.items()}
+            traffic = self.communicator.traffic.as_dict()
+            snapshot = Snapshot(step, self._seconds, traffic, lengths)
+            fields = {**state.tensors(), **memory}
+            checkpoints.save(snapshot, fields, self._oracle.rider, self.site)
 
     def _finish_writing(self) -> None:
         if self.checkpoints is not None:

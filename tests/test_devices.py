@@ -1,0 +1,65 @@
+"""Steps never ask a device for a number: the meta device has none, any such call raises there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import Clouds
+from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from fedsys.algorithms import FGDA, AdaFGDA, FedAvg, LocalSCGDAM, LocalSGDA
+from fedsys.communication import AdaptiveMatrix, DistributedTransport, Placement
+from fedsys.models import MLP
+from fedsys.problems import Classification, CompositionalAUC, DeepAUC, RobustNetwork, Site
+
+META = torch.device("meta")
+RANKS = 4
+NUMBERS: dict[str, Any] = {"eta": 1.0, "alpha": 0.1, "beta": 0.1, "local_steps": 2}
+STEPPED = {
+    "fedavg": (FedAvg(local_steps=2), Classification),
+    "local_sgda": (LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=2), RobustNetwork),
+    "fgda": (FGDA(lr_x=0.1, lr_y=0.1, **NUMBERS), DeepAUC),
+    "adafgda": (AdaFGDA(lr_x=0.1, lr_y=0.1, **NUMBERS), DeepAUC),
+    "localscgdam": (LocalSCGDAM(local_steps=2), CompositionalAUC),
+}
+
+
+@pytest.fixture
+def transport() -> Iterator[DistributedTransport]:
+    """One of four ranks, of which the others are made up by torch."""
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    yield DistributedTransport()
+    dist.destroy_process_group()
+
+
+def test_the_meta_device_has_no_numbers_to_give() -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.zeros(1, device=META).item()
+
+
+@pytest.mark.parametrize("hosted", [1, 3])
+@pytest.mark.parametrize("name", STEPPED)
+def test_two_rounds_need_no_number_of_the_device_and_stay_on_it(
+    name: str, hosted: int, transport: DistributedTransport
+) -> None:
+    algorithm, problem = STEPPED[name]
+    site = Site(Placement(hosted * RANKS, 0, RANKS), device=META)
+    # With a batch size a draw is an index, made on the CPU and sent along.
+    oracle = problem(Clouds(), model=MLP([3]), batch_size=4).oracle(site)
+    assert (oracle._at_once is None) == (hosted == 1)
+    communicator = AdaptiveMatrix()
+    communicator.open(transport, site.placement, algorithm.schedule, rider=oracle.rider)
+    with torch.no_grad():
+        state: Any = algorithm.init(oracle.at_start(), communicator.at_start())
+        for step in range(4):
+            state = algorithm.step(state, oracle.at(step), communicator.at(step))
+    assert communicator.traffic.rounds == 2
+    fields: dict[str, Tensor] = state.tensors()
+    for name, rows in fields.items():
+        assert rows.device == META, name
+        assert len(rows) == hosted, name
