@@ -135,7 +135,7 @@ def read_rows(folder: Path, rows: dict[str, Tensor]) -> None:
 def _snapshot(content: dict[str, Any]) -> Snapshot:
     """Checked like any input: a checksum only tells that nothing changed by accident."""
     snapshot = Snapshot(**content)
-    numbers = [snapshot.seconds, *snapshot.traffic.values()]
+    numbers = [snapshot.seconds, *snapshot.traffic.values(), *snapshot.memory.values()]
     if not (isinstance(snapshot.step, int) and {*snapshot.traffic} <= _COUNTS):
         raise TypeError
     if not all(isinstance(number, int | float) for number in numbers):
