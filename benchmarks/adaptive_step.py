@@ -26,8 +26,9 @@ def measure() -> Iterator[Ratio]:
     torch.set_num_threads(1)
     problem = RobustNetwork(Noise(SAMPLES, 784), model=MLP((200, 200)), batch_size=BATCH)
     oracle = problem.oracle(Site())
-    numbers: dict[str, Any] = {"eta": 1.0, "alpha": 0.1, "beta": 0.1, "local_steps": 2}
-    for algorithm in (FGDA(LR, LR, **numbers), AdaFGDA(LR, LR, **numbers)):
+    numbers: dict[str, Any] = {"lr_x": LR, "lr_y": LR, "eta": 1.0, "alpha": 0.1, "beta": 0.1}
+    numbers["local_steps"] = 2  # FGDA starts from as many samples as a round has steps
+    for algorithm in (FGDA(**numbers), AdaFGDA(**numbers)):
         steps = local_steps(algorithm, oracle, AdaptiveMatrix())
         ours = torch.no_grad()(repeat(steps, 10, process_time))
         theirs = torch.no_grad()(repeat(_two_gradients(oracle), 10, process_time))
