@@ -177,11 +177,10 @@ def test_the_parameters_of_a_flat_module_are_views_of_its_vector_in_order() -> N
     assert torch.equal(flat.vector, values)
     flat.vector.fill_(7.0)
     assert all(bool((p == 7).all()) for p in module.parameters())
-    flat.load(torch.arange(float(len(values))))
-    assert torch.equal(
-        torch.cat([p.detach().reshape(-1) for p in module.parameters()]),
-        torch.arange(17.0).double(),
-    )
+    row = torch.arange(float(len(values)), dtype=torch.float64)
+    flat.load(row)
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), row)
+    assert all(p.untyped_storage().data_ptr() == row.data_ptr() for p in module.parameters())
     module(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
 
 
