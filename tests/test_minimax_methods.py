@@ -32,7 +32,7 @@ from fedsys.communication import AllReduce, LocalTransport
 from fedsys.errors import InputError
 from fedsys.problems import Constants, OperatorProblem, QuadraticGame, SyntheticSaddle, Theory
 from fedsys.problems.games import OperatorOracle
-from fedsys.runtime.job import _numbers
+from fedsys.runtime.summary import numbers
 
 # Figure 2: 20 clients, full gradients, steps 0.05, rounds of 10 steps.
 
@@ -215,7 +215,7 @@ def test_without_a_server_adafgda_says_which_communicator_it_needs() -> None:
 
 
 def test_the_summary_can_tell_the_rules_and_schedules_of_an_algorithm() -> None:
-    told = json.loads(json.dumps(_numbers(replace(AdaFGDA(), eta=Decreasing(1.0, 8.0, 0.5)))))
+    told = json.loads(json.dumps(numbers(replace(AdaFGDA(), eta=Decreasing(1.0, 8.0, 0.5)))))
     assert told["matrix_x"] == {"decay": 0.9, "floor": 1.0}
     assert told["eta"] == {"scale": 1.0, "offset": 8.0, "power": 0.5}
 
