@@ -37,6 +37,7 @@ def publish(root: Path, into: Path) -> Path:
                 _copy(root / scale / name, folder, f"{name}{'' if scale == 'small' else '-paper'}")
     results = {(r.name, r.scale): r for p in sorted(folder.glob("*.json")) for r in [_load(p)]}
     path = into / "REPRODUCTION.md"
+    into.mkdir(parents=True, exist_ok=True)
     write(path, "\n".join(_page(results)) + "\n")
     return path
 
