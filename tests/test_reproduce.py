@@ -95,6 +95,7 @@ def test_a_file_that_says_too_little_is_refused() -> None:
         read_paper("title: t\nentriez: {}", "mine.yaml")
 
 
+@pytest.mark.timeout(300)
 def test_runs_are_run_once_and_a_run_that_diverges_is_a_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +127,7 @@ def test_runs_are_run_once_and_a_run_that_diverges_is_a_result(
     )
 
 
+@pytest.mark.timeout(300)  # on busy cores the server of its processes takes minutes to import torch
 def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
     arguments = ["proxskip_fig7", "rounds=100000", "evaluate_every=100", "checkpoint.every=100"]
     arguments += ["algorithm=local_seg", "problem.delta=0.0", "--root", str(tmp_path)]
@@ -136,7 +138,7 @@ def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 240
     try:
         while not list(tmp_path.glob("small/*/runs/*/checkpoints/*")):
             assert process.poll() is None, process.communicate()

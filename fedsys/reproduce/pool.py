@@ -10,8 +10,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -124,6 +126,7 @@ def _outcome(run: PlannedRun, code: int | None, seconds: float) -> Outcome:
 def _run(run: PlannedRun, ranks: int) -> None:
     """What the process of a run does: `fedsys ...`, or its launcher, with a file for its words."""
     os.setsid()  # Ctrl-C is for the pool, which ends its runs in order
+    Thread(target=_end_with_the_pool, daemon=True).start()
     output = os.open(run.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -137,6 +140,14 @@ def _run(run: PlannedRun, ranks: int) -> None:
 
     sys.argv = ["fedsys", *arguments]
     cli.main()
+
+
+def _end_with_the_pool() -> None:
+    """Nobody waits for a run whose pool was killed, or interrupted while it started the run."""
+    pool = multiprocessing.parent_process()
+    assert pool is not None
+    wait([pool.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _quoted(path: Path) -> str:

@@ -37,6 +37,7 @@ def publish(root: Path, into: Path) -> Path:
                 _copy(root / scale / name, folder, f"{name}{'' if scale == 'small' else '-paper'}")
     results = {(r.name, r.scale): r for p in sorted(folder.glob("*.json")) for r in [_load(p)]}
     path = into / "REPRODUCTION.md"
+    into.mkdir(parents=True, exist_ok=True)
     write(path, "\n".join(_page(results)) + "\n")
     return path
 
@@ -78,7 +79,7 @@ def _overview(results: Results) -> Iterator[list[str]]:
             for r in found:
                 held = sum(v.holds for v in r.verdicts)
                 claims = f"{held} of {len(r.verdicts)}" + (", incomplete" if r.missing else "")
-                runs = f"{r.runs}, {r.seconds / 60:.0f} min of one core"
+                runs = f"{r.runs}, {r.seconds / 60:.0f} min added up"
                 where = [", ".join(r.machines), ", ".join(r.commits), r.date]
                 yield [f"`{name}`", what, r.scale, claims, runs, *where]
 
@@ -87,7 +88,7 @@ def _section(name: str, entry: Entry, found: Sequence[Result]) -> Iterator[str]:
     yield f"\n### {entry.what}: {entry.title}"
     yield f"\n    fedsys-reproduce {name}"
     if not found:
-        yield f"\nThe paper: {'; '.join(dict.fromkeys(c.says for c in entry.claims))}. "
+        yield f"\nThe paper: {'; '.join(dict.fromkeys(c.says for c in entry.claims))}."
         yield f"Measured: {_NOT_RUN}."
     for result in found:
         stem = f"{name}{'' if result.scale == 'small' else '-paper'}"
