@@ -15,6 +15,7 @@ from statistics import median
 import torch
 
 from benchmarks import (
+    checkpoint,
     communication_round,
     compositional_step,
     fgda,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
     "round": communication_round.measure,
     "proxskip": proxskip.measure,
     "hypergradient": hypergradient.measure,
+    "checkpoint": checkpoint.measure,
     "startup": startup.measure,
 }
 RESULTS = Path(__file__).parent / "results"

@@ -52,7 +52,7 @@ def measure() -> Iterator[Ratio]:
         torch.manual_seed(0)
         inputs = torch.randn(SAMPLES, *case.input_shape)
         labels = torch.randint(2, (SAMPLES,)).float()
-        model, oracle = case.reference(), _oracle(case, inputs, labels)
+        model, oracle = case.reference(), make_oracle(case, inputs, labels)
         _require_same_gradient(model, oracle, inputs[:BATCH], labels[:BATCH])
         # Nothing here waits, so on an idle machine the processor's time is the clock's; on a busy
         # one it leaves out the neighbours' share.
@@ -66,7 +66,8 @@ def measure() -> Iterator[Ratio]:
         yield Ratio(f"local step, {case.name}", case.limit, *times)
 
 
-def _oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetworkOracle:
+def make_oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetworkOracle:
+    """One client that trains the network of a case in fedsys."""
     site = Site()
     model = case.fedsys.build(case.input_shape, outputs=1)
     data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=2)

@@ -14,6 +14,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from fedsys.errors import InputError, InterruptedRunError
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)
+_SECONDS_TO_END = 5
 _FINAL = (InputError.exit_code, InterruptedRunError.exit_code)
 
 
@@ -39,7 +40,13 @@ class Agent(LocalElasticAgent):
             # Restarts are counted by each host for itself; these are the same everywhere.
             os.environ["FEDSYS_ATTEMPT"] = str(handler._state_holder.state.round)
 
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        """Ranks that are left when one is lost have nothing to save that is not saved."""
+        self._shutdown(timeout=_SECONDS_TO_END)
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # One client per rank of the first meeting, also when fewer come to the next.
+        os.environ.setdefault("FEDSYS_CLIENTS", str(worker_group.workers[0].world_size))
         pids: dict[int, Any] = super()._start_workers(worker_group)
         for number in _PASSED_ON:
             signal.signal(number, self._pass_on)

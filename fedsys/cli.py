@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedsys import config
 from fedsys.errors import FedsysError, InputError, InterruptedRunError, LostRankError
 from fedsys.runtime.interruption import Interruption
-from fedsys.runtime.run_directory import moment
+from fedsys.runtime.run_directory import began
 from fedsys.runtime.world import World
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
+
+_SECONDS_FOR_LAST_WORDS = 4.8
 
 
 def main() -> None:
@@ -46,6 +50,19 @@ def _leave(world: World, code: int) -> NoReturn:
     sys.exit(code)
 
 
+def _leave_anyway(world: World, error: LostRankError) -> None:
+    """End soon, whatever happens: a rank that was cut off cannot reach the others' store either."""
+
+    def leave() -> None:
+        if not world.roll_was_called:
+            _say(f"rank {world.rank} ({socket.gethostname()}) was cut off ({error.message})")
+        os._exit(error.exit_code)
+
+    timer = Timer(_SECONDS_FOR_LAST_WORDS, leave)
+    timer.daemon = True
+    timer.start()
+
+
 def _run_hydra(world: World) -> int:
     """Compose the settings and run them, or all of a sweep; the exit code of the first failure."""
     import hydra
@@ -65,6 +82,7 @@ def _run_hydra(world: World) -> int:
         except LostRankError as error:
             # Nothing more can be run without that rank, and a launcher need not wait for us.
             interruption.let_go()
+            _leave_anyway(world, error)
             world.last_words(error, _say)
             sys.stdout.flush()
             os._exit(error.exit_code)
@@ -96,7 +114,7 @@ def _register(world: World) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"
     config.register()
     OmegaConf.register_new_resolver(
-        "fedsys.moment", lambda: world.share("moment", moment), use_cache=True, replace=True
+        "fedsys.moment", lambda: world.share("moment", began), use_cache=True, replace=True
     )
 
 

@@ -26,6 +26,7 @@ class CheckpointSettings:
     """How often the state of all clients is kept."""
 
     every: int = 50
+    minutes: float = 10.0
     keep: int = 2
 
 
@@ -48,6 +49,8 @@ class Settings:
     dtype: str = "float32"
     device: str = "auto"
     scale: str = "small"
+    participation: float = 1.0
+    on_nonfinite: str = "stop"
     resume: str = "auto"
     run: RunSettings = field(default_factory=RunSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)

@@ -25,7 +25,10 @@ def main(arguments: list[str] | None = None) -> None:
     from torch.distributed.launcher import api as launcher
 
     from fedsys.agent import Agent
+    from fedsys.runtime.run_directory import moment
 
+    # Runs without a name are named by it; ranks that are started again belong to the same run.
+    os.environ.setdefault("FEDSYS_MOMENT", moment())
     launcher.LocalElasticAgent = Agent  # type: ignore[misc]  # torchrun has no option for it
     own, job = _split(sys.argv[1:] if arguments is None else arguments)
     args = torchrun.parse_args([*own, "-m", "fedsys", *job])

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -148,6 +149,26 @@ def command(folder: Path, ranks: int, *arguments: str) -> Done:
 def commands_at_once(folder: Path, count: int, *arguments: str) -> Done:
     """The same command several times, each in a process that knows of no other."""
     return _commands(folder, [_environment(0, 1, 0)] * count, arguments)
+
+
+def start_command(
+    folder: Path, environment: dict[str, str], arguments: tuple[str, ...], printed: Path
+) -> BaseProcess:
+    """`fedsys ...` as one rank, to be waited for or killed; what it prints goes to a file."""
+    process = forks().Process(
+        target=_command, args=(folder, environment, arguments, [printed, printed])
+    )
+    process.start()
+    return process
+
+
+def environments(ranks: int) -> list[dict[str, str]]:
+    """Of ranks that meet at a store of their own, which lasts as long as this process."""
+    _kept.append(_store())
+    return [_environment(rank, ranks, _kept[-1].port) for rank in range(ranks)]
+
+
+_kept: list[TCPStore] = []
 
 
 def _commands(folder: Path, environments: list[dict[str, str]], arguments: tuple[str, ...]) -> Done:

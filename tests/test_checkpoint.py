@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import logging
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +20,9 @@ from torch import Tensor
 from fedsys.communication import Placement
 from fedsys.errors import InputError
 from fedsys.problems import Site
+from fedsys.runtime import checkpoint_files as files
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
+from fedsys.runtime.checkpoint_files import sealed
 from fedsys.runtime.world import World
 
 CLIENTS = 5
@@ -44,7 +53,9 @@ def hosted(world: World) -> tuple[Site, dict[str, Tensor], Tensor]:
 def save(folder: Path) -> None:
     with connected() as world:
         site, fields, rider = hosted(world)
-        Checkpoints(folder, world).save(SNAPSHOT, fields, rider, site)
+        checkpoints = Checkpoints(folder, world)
+        checkpoints.save(SNAPSHOT, fields, rider, site)
+        checkpoints.finish()
 
 
 def load(folder: Path) -> dict[str, Tensor]:
@@ -80,6 +91,7 @@ def write(checkpoints: Checkpoints, *steps: int) -> None:
     site, fields, rider = hosted(World())
     for step in steps:
         checkpoints.save(Snapshot(step, 0.0, {}), fields, rider, site)
+    checkpoints.finish()
 
 
 def names(folder: Path) -> list[str]:
@@ -105,12 +117,8 @@ def test_one_may_be_written_again_at_the_same_step(local: Checkpoints, tmp_path:
     assert names(tmp_path) == ["step-000000005"]
 
 
-def test_a_folder_without_its_snapshot_is_ignored_and_overwritten(
-    local: Checkpoints, tmp_path: Path
-) -> None:
-    write(local, 5, 9)
-    (tmp_path / "checkpoints" / "step-000000009" / "snapshot.json").unlink()
-    assert local.newest() == Snapshot(5, 0.0, {})
+def test_what_was_not_finished_is_ignored_and_removed(local: Checkpoints, tmp_path: Path) -> None:
+    write(local, 5)
     leftover = tmp_path / "checkpoints" / ".step-000000009.partial"
     leftover.mkdir()
     (leftover / "snapshot.json").write_text("{}")
@@ -157,24 +165,125 @@ def test_a_state_of_other_shapes_or_names_is_refused_in_one_line(
     assert "\n" not in str(no.value)
 
 
-def test_a_damaged_file_is_refused_in_one_line_and_nothing_else_is_said(
-    local: Checkpoints,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+DAMAGES: dict[str, Callable[[bytes, Random], bytes | None]] = {
+    "a bit flips": lambda old, dice: flipped(old, dice.randrange(8 * len(old))),
+    "the end is cut off": lambda old, dice: old[: dice.randrange(len(old))],
+    "the file is gone": lambda old, dice: None,
+    "it is garbage": lambda old, dice: dice.randbytes(len(old)),
+    "something was added": lambda old, dice: old + dice.randbytes(1 + dice.randrange(9)),
+    "a pickle that would run code": lambda old, dice: pickle.dumps(Bomb()),
+}
+
+
+class Bomb:
+    """Leaves a trace when it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("exploded",)
+
+
+def flipped(old: bytes, bit: int) -> bytes:
+    new = bytearray(old)
+    new[bit // 8] ^= 1 << bit % 8
+    return bytes(new)
+
+
+def test_of_a_hundred_damaged_ones_none_is_used_and_each_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    checkpoints = Checkpoints(tmp_path / "checkpoints", World(), warn=said.append)
+    write(checkpoints, 5, 9)
+    newest = tmp_path / "checkpoints" / "step-000000009"
+    dice = Random(0)
+    for turn in range(100):
+        file = dice.choice(sorted(newest.iterdir()))
+        damage = dice.choice(sorted(DAMAGES))
+        old = file.read_bytes()
+        new = DAMAGES[damage](old, dice)
+        file.unlink() if new is None else file.write_bytes(new)
+        assert checkpoints.newest() == Snapshot(5, 0.0, {}), f"{damage} in {file.name}"
+        assert len(said) == turn + 1
+        assert str(newest) in said[-1]
+        assert "\n" not in said[-1]
+        file.write_bytes(old)
+    assert checkpoints.newest() == Snapshot(9, 0.0, {})
+    assert capfd.readouterr() == ("", "")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_snapshot_that_someone_wrote_with_its_checksum_is_still_checked(
+    local: Checkpoints, tmp_path: Path
 ) -> None:
     write(local, 5)
-    caplog.set_level(logging.WARNING)
-    (file,) = (tmp_path / "checkpoints").rglob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:100])
+    file = tmp_path / "checkpoints" / "step-000000005" / "snapshot.json"
+    honest = json.loads(file.read_text())
+    honest.pop("checksum")
+    for change in ({"step": 6}, {"step": "5"}, {"traffic": {"__class__": 1}}, {"seconds": []}):
+        content = {**honest, **change}
+        text = json.dumps(content, sort_keys=True).encode()
+        file.write_text(json.dumps({**content, "checksum": hashlib.sha256(text).hexdigest()}))
+        with pytest.raises(InputError, match=r"no checkpoint in .* is good"):
+            local.newest()
+
+
+def test_when_none_is_good_nothing_is_begun_and_nothing_removed(
+    local: Checkpoints, tmp_path: Path
+) -> None:
+    write(local, 5)
+    (tmp_path / "checkpoints" / "step-000000005" / "snapshot.json").unlink()
+    with pytest.raises(InputError, match=r"no checkpoint in .* is good; choose another run.name"):
+        local.newest()
+    assert names(tmp_path) == ["step-000000005"]
+
+
+# By the clock, and while training goes on.
+
+
+def minutes(folder: Path) -> list[int]:
+    """The rounds after which this rank writes one, with a clock that is not the others'."""
+    with connected() as world:
+        checkpoints = Checkpoints(folder, world, every=0, minutes=1)
+        site, fields, rider = hosted(world)
+        due = []
+        for round_ in range(1, 40):
+            world.transport.all_reduce(torch.zeros(1))
+            if round_ in (5 + world.rank, 20 + world.rank):
+                checkpoints._saved -= 61
+            if checkpoints.is_due(round_):
+                due.append(round_)
+                checkpoints.save(Snapshot(round_, 0.0, {}), fields, rider, site)
+        checkpoints.finish()
+        return due
+
+
+def test_after_some_minutes_all_ranks_write_one_after_the_same_round(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    assert ranks(3, minutes, tmp_path) == 3 * [[8, 23]]
+    assert [path.name for path in sealed(tmp_path)] == ["step-000000008", "step-000000023"]
+
+
+def test_what_happens_to_the_state_while_it_is_written_is_not_in_the_checkpoint(
+    local: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = Event()
+    write_rows = files.write_rows
+
+    def slowly(*arguments: Any) -> str:
+        may_write.wait(30)
+        return write_rows(*arguments)
+
+    monkeypatch.setattr(files, "write_rows", slowly)
     site, fields, rider = hosted(World())
-    found = local.newest()
-    assert found is not None
-    with pytest.raises(InputError, match="does not fit this run or is damaged") as no:
-        local.load(found, fields, rider, site)
-    assert "\n" not in str(no.value)
-    assert capfd.readouterr() == ("", "")
-    assert caplog.messages == []
+    before = {name: field.clone() for name, field in fields.items()}
+    local.save(Snapshot(5, 0.0, {}), fields, rider, site)
+    assert local.newest() is None  # it is not complete, and we are not kept
+    fields["x"].zero_()
+    may_write.set()
+    local.finish()
+    assert torch.equal(local.load(Snapshot(5, 0.0, {}), fields, rider, site)["x"], before["x"])
 
 
 def test_a_folder_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def sent(communicator: Communicator) -> dict[str, float]:
     """The traffic without the clock."""
     counts = asdict(communicator.traffic)
     assert counts.pop("seconds_waited") >= 0
+    assert counts.pop("dropped") == 0
     return counts
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"problems"},
     {"algorithms"},
     {"config"},
-    {"runtime"},
+    {"runtime", "agent"},
     {"cli", "launch", "table", "__init__", "__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

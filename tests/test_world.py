@@ -230,7 +230,7 @@ def test_when_a_rank_is_lost_the_others_end_in_time_and_one_of_them_names_it(
     for error, _, noticed, ended in survivors:
         assert error == "LostRankError"
         assert noticed < TIMEOUT + 3
-        assert ended < TIMEOUT + 10
+        assert ended < TIMEOUT + 5
     (line,) = lines
     host = "host unknown" if how == "never came" else socket.gethostname()
     assert line.startswith(f"rank {victim} ({host}) is lost: it died, hangs or was cut off")

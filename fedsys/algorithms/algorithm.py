@@ -42,6 +42,8 @@ class Algorithm(ABC, Generic[AnyOracle, AnyState]):
 
     kind: ClassVar[str]
     """The kind of problem it solves, a key of `fedsys.problems.KINDS`."""
+    needs_all_clients: ClassVar[str] = "its analysis has every client in every round"
+    """Why it is not for `participation` below 1; "" where an unbiased average is all it needs."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -46,6 +47,8 @@ class CDMA(MinimaxAlgorithm[CDMAState]):
     power: float = 0.2
     a0: float = 5.0
     gradients: str = "full"
+
+    needs_all_clients: ClassVar[str] = "the control variate of one that is away grows old"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -47,6 +48,8 @@ class CODASCA(MinimaxAlgorithm[CodascaState]):
     gamma: float = 500.0
     stage: int = 4000
     decay: float = 3.0
+
+    needs_all_clients: ClassVar[str] = "the control variate of one that is away grows old"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -47,6 +47,7 @@ class FCFL(Algorithm[Grouped, FCFLState]):
     temperature: float = 0.5
 
     kind: ClassVar[str] = "grouped"
+    needs_all_clients: ClassVar[str] = "the server weighs the values of every client"
 
     def __post_init__(self) -> None:
         super().__post_init__()

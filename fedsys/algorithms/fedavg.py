@@ -33,6 +33,7 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
     lr: float = 0.1
 
     kind: ClassVar[str] = "minimisation"
+    needs_all_clients: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

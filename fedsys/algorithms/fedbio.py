@@ -36,6 +36,7 @@ class _TwoStages(PeriodicAlgorithm[Bilevel, BilevelState]):
     fit_lr: float = 0.1
 
     kind: ClassVar[str] = "bilevel"
+    needs_all_clients: ClassVar[str] = "a client keeps its inner variable from round to round"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -34,6 +34,8 @@ class FedGDAGT(VariationalAlgorithm[TrackingState]):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
+
+    needs_all_clients: ClassVar[str] = "the control variate of one that is away grows old"
 
     def init(self, oracle: Variational, sync: Sync) -> TrackingState:
         """The first exchange of operators."""

@@ -44,6 +44,7 @@ class FedMinMax(Algorithm[Grouped, GroupWeightState]):
     weight_lr: float = 0.1
 
     kind: ClassVar[str] = "grouped"
+    needs_all_clients: ClassVar[str] = "the server weighs the risks of every group"
 
     def __post_init__(self) -> None:
         super().__post_init__()

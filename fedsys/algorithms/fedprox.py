@@ -40,6 +40,7 @@ class FedProx(StagedAlgorithm[Minimisation, AnchoredState]):
     mu: float = 0.01
 
     kind: ClassVar[str] = "minimisation"
+    needs_all_clients: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,6 +29,7 @@ class FedReg(PeriodicAlgorithm[Grouped, MinimisationState]):
     weight: float = 0.1
 
     kind: ClassVar[str] = "grouped"
+    needs_all_clients: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

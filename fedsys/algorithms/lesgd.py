@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import e, sqrt
-from typing import Self
+from typing import ClassVar, Self
 
 from fedsys.algorithms.averaging import AveragedAlgorithm, AveragedState, running_mean
 from fedsys.algorithms.terms_of_bounds import over, rate
@@ -29,6 +29,8 @@ class LESGD(AveragedAlgorithm):
     """
 
     theorem: int = 0
+
+    needs_all_clients: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -32,6 +32,8 @@ class LocalSEG(VariationalAlgorithm[PointState]):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
+
+    needs_all_clients: ClassVar[str] = ""
 
     def init(self, oracle: Variational, sync: Sync) -> PointState:
         """All clients start from the same point."""

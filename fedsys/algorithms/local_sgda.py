@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from fedsys.algorithms.minimax import MinimaxAlgorithm, MinimaxState
 from fedsys.algorithms.rates import THEORY, Decreasing, Rate
@@ -27,6 +27,8 @@ class LocalSGDA(MinimaxAlgorithm[MinimaxState]):
 
     lr_x: Rate = THEORY
     lr_y: Rate = THEORY
+
+    needs_all_clients: ClassVar[str] = ""
 
     def init(self, oracle: Minimax, sync: Sync) -> MinimaxState:
         """All clients start from the same point."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isinf, sqrt
-from typing import Self
+from typing import ClassVar, Self
 
 from fedsys.algorithms.averaging import AveragedAlgorithm, AveragedState, running_mean
 from fedsys.algorithms.terms_of_bounds import over, rate
@@ -23,6 +23,8 @@ class LSGD(AveragedAlgorithm):
         lr: the step size, or "theory".
         local_steps: K, the steps of a round.
     """
+
+    needs_all_clients: ClassVar[str] = ""
 
     def init(self, oracle: Variational, sync: Sync) -> AveragedState:
         """All clients start from the same point."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import sqrt
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from torch import Tensor
 
@@ -76,6 +76,8 @@ class MomentumLocalSGDA(_Momentum[MomentumState]):
         beta: with alpha, the weight of the new gradient: beta alpha <= 1.
         local_steps: K, the steps of a round.
     """
+
+    needs_all_clients: ClassVar[str] = ""
 
     def init(self, oracle: Minimax, sync: Sync) -> MomentumState:
         """The first momenta are plain gradients."""

@@ -32,6 +32,7 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
     operator_scale: float = 1.0
 
     kind: ClassVar[str] = "variational"
+    needs_all_clients: ClassVar[str] = "its control variates sum to zero over all of them"
 
     def __post_init__(self) -> None:
         super().__post_init__()

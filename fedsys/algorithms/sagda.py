@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -41,6 +42,8 @@ class SAGDA(MinimaxAlgorithm[ControlledState]):
 
     server_lr: float = 1.0
     cv_sample: str = "round"
+
+    needs_all_clients: ClassVar[str] = "the control variate of one that is away grows old"
 
     def __post_init__(self) -> None:
         super().__post_init__()

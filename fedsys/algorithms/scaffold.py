@@ -48,6 +48,7 @@ class Scaffold(StagedAlgorithm[Minimisation, ScaffoldState]):
     option: int = 2
 
     kind: ClassVar[str] = "minimisation"
+    needs_all_clients: ClassVar[str] = "the control variate of one that is away grows old"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsys.communication.all_reduce import AllReduce
+from fedsys.communication.flat import as_rows, local_sums
 from fedsys.communication.traffic import Traffic
 
 _MAX_RESULTS, _MAX_AXES = 16, 4
@@ -32,10 +33,9 @@ class AdaptiveMatrix(AllReduce):
         """Run the function of the means on rank 0; all clients share its result."""
         rider = self._boarding(step)
         sent = fields if rider is None else (*fields, rider)
-        sums = self._local_sums(sent)
-        self._timed(self.transport.reduce, sums, traffic)
+        sums = self._sums_at_server(sent, traffic, step)
         results: tuple[Tensor, ...] = ()
-        means = [row[0] for row in self._rows(sums, sent)]
+        means = [row[0] for row in as_rows(sums, sent)]
         if self.transport.rank == 0:
             value = function(*means[: len(fields)])
             results = value if isinstance(value, tuple) else (value,)
@@ -48,7 +48,6 @@ class AdaptiveMatrix(AllReduce):
             torch.cat([result.reshape(-1) for result in results], out=message)
         self._timed(self.transport.broadcast, message, traffic)
         traffic.exchanges += 1
-        traffic.bytes_up += sums.numel() * sums.element_size()
         traffic.bytes_down += message.numel() * message.element_size()
         parts = message.split_with_sizes([shape.numel() for shape in shapes])
         hosted = len(fields[0])
@@ -60,6 +59,19 @@ class AdaptiveMatrix(AllReduce):
             return rows
         rider.copy_(rows[-1])
         return rows[:-1]
+
+    def _sums_at_server(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> Tensor:
+        """The weighted means in a flat buffer on rank 0; elsewhere its content is void."""
+        weights = self._weights_at(step)
+        if self.on_nonfinite == "drop":
+            exchanges = traffic.exchanges, traffic.bytes_down
+            sums = self._sum_of_finite(fields, weights, traffic, step)
+            traffic.exchanges, traffic.bytes_down = exchanges  # counted with the result's
+            return sums
+        sums = local_sums(fields, weights)
+        self._timed(self.transport.reduce, sums, traffic)
+        traffic.bytes_up += self._per_client(sums.nbytes, step)
+        return sums
 
     def _result_shapes(
         self,

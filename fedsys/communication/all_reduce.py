@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
+from fedsys.communication.flat import as_rows, local_sums
 from fedsys.communication.placement import Placement
 from fedsys.communication.schedule import Every, Schedule
 from fedsys.communication.sync import Sync
 from fedsys.communication.traffic import Traffic
 from fedsys.communication.transport import LocalTransport, Transport
+from fedsys.communication.weights import Participation, Weights
 from fedsys.errors import InputError, require
 from fedsys.memory import keep_freed_memory
 
@@ -27,6 +30,9 @@ class AllReduce:
         weights: "uniform", or "size" for clients weighted by the size of their data.
         shared_memory: whether CPU ranks of one host pass their vectors through its memory.
         batchnorm: "average" its running statistics in every round, or keep them "local".
+        participation: the share of the clients that take part in a round, drawn anew for each.
+        on_nonfinite: "stop" the run, or "drop" a client that hands in a NaN or an infinity from
+            that average.
     """
 
     name = "all_reduce"
@@ -39,6 +45,8 @@ class AllReduce:
         weights: str = "uniform",
         shared_memory: bool = True,
         batchnorm: str = "average",
+        participation: float = 1.0,
+        on_nonfinite: str = "stop",
     ) -> None:
         seconds, owner = "a positive number of seconds", "communicator"
         require(timeout > 0, owner, "timeout", timeout, seconds)
@@ -48,6 +56,11 @@ class AllReduce:
         require(weights in ("uniform", "size"), owner, "weights", weights, "uniform or size")
         policies = ("average", "local")
         require(batchnorm in policies, owner, "batchnorm", batchnorm, " or ".join(policies))
+        require(0 < participation <= 1, owner, "participation", participation, "in (0, 1]")
+        answers = ("stop", "drop")
+        require(on_nonfinite in answers, owner, "on_nonfinite", on_nonfinite, " or ".join(answers))
+        self.participation, self.on_nonfinite = participation, on_nonfinite
+        self.dropped: Counter[int] = Counter()
         self.timeout, self.startup_timeout = timeout, startup_timeout
         self.backend, self.weights, self.shared_memory = backend, weights, shared_memory
         self.batchnorm = batchnorm
@@ -86,8 +99,9 @@ class AllReduce:
         self._rider_step = -1
         self._accept(schedule)
         keep_freed_memory()
-        self._weights = self._client_weights(sizes)
-        self._weight_vectors: dict[torch.dtype, Tensor] = {}
+        self._all_weights = Weights(self._client_weights(sizes))
+        self._round_weights = (-1, self._all_weights)
+        self._participation = self._make_participation()
         self._begin(step)
 
     def at(self, step: int) -> Sync:
@@ -135,10 +149,10 @@ class AllReduce:
         """Weighted means over all clients of fields [C, ...], as shared rows of the same shape."""
         rider = self._boarding(step)
         if rider is not None:
-            *rows, mean = self._mean((*fields, rider), traffic)
+            *rows, mean = self._mean((*fields, rider), traffic, step)
             rider.copy_(mean)
             return tuple(rows)
-        return self._mean(fields, traffic)
+        return self._mean(fields, traffic, step)
 
     def server(
         self,
@@ -171,14 +185,54 @@ class AllReduce:
 
     # Pieces shared with the subclasses.
 
-    def _mean(self, fields: tuple[Tensor, ...], traffic: Traffic) -> tuple[Tensor, ...]:
-        sums = self._local_sums(fields)
+    def _mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
+        weights = self._weights_at(step)
+        if self.on_nonfinite == "drop":
+            return as_rows(self._sum_of_finite(fields, weights, traffic, step), fields)
+        sums = local_sums(fields, weights)
         size = sums.nbytes
         self._timed(self.transport.all_reduce, sums, traffic)
         traffic.exchanges += 1
-        traffic.bytes_up += size
+        traffic.bytes_up += self._per_client(size, step)
         traffic.bytes_down += size
-        return self._rows(sums, fields)
+        return as_rows(sums, fields)
+
+    def _sum_of_finite(
+        self, fields: tuple[Tensor, ...], weights: Weights, traffic: Traffic, step: int
+    ) -> Tensor:
+        """The weighted mean of the clients whose fields are finite, in a flat buffer.
+
+        With the sums travel what the finite ones weigh and how many are not.
+        """
+        kept, rows = weights.of_finite(fields)
+        if step >= 0:
+            self.dropped.update(self.placement.hosted[row] for row in rows)
+        sums = local_sums(fields, kept).reshape(-1)
+        message = torch.cat([sums, sums.new_tensor([sum(kept.values), len(rows)])])
+        self._timed(self.transport.all_reduce, message, traffic)
+        traffic.exchanges += 1
+        traffic.bytes_up += self._per_client(message.nbytes, step)
+        traffic.bytes_down += message.nbytes
+        weight, dropped = message[-2:].tolist()
+        traffic.dropped += int(dropped)
+        # Nothing is divided where nobody is missing, so that rounding is that of any other run.
+        return message[:-2] / weight if dropped else message[:-2]
+
+    def _weights_at(self, step: int) -> Weights:
+        """Of a round, those of the clients that take part; of anything else, all."""
+        if self._participation is None or step < 0:
+            return self._all_weights
+        if self._round_weights[0] != step:
+            hosted = self.placement.hosted
+            weights = self._participation.at(step)[hosted.start : hosted.stop]
+            self._round_weights = (step, Weights(weights.tolist()))
+        return self._round_weights[1]
+
+    def _per_client(self, size: int, step: int) -> int:
+        """What a client sends on average of a message that those who take part send."""
+        if self._participation is None or step < 0:
+            return size
+        return round(size * self._participation.drawn / self.placement.clients)
 
     def _boarding(self, step: int) -> Tensor | None:
         """The rider, if this is the first exchange of its round."""
@@ -187,55 +241,18 @@ class AllReduce:
         self._rider_step = step
         return self._rider
 
-    def _local_sums(self, fields: tuple[Tensor, ...]) -> Tensor:
-        """The weighted sums over the hosted clients, one after another in a new flat buffer.
-
-        The one field of one client keeps its shape instead: the time of a small round goes by the
-        number of calls, and this way needs the fewest.
-        """
-        if len(fields) == 1:
-            field = fields[0]
-            alone = field.shape[0] == 1
-            return field.contiguous() * self._weights[0] if alone else self._local_sum(field)
-        sizes = [field.numel() // field.shape[0] for field in fields]
-        buffer = fields[0].new_empty(sum(sizes))
-        for field, part in zip(fields, buffer.split_with_sizes(sizes), strict=True):
-            self._local_sum(field, out=part)
-        return buffer
-
-    def _local_sum(self, field: Tensor, out: Tensor | None = None) -> Tensor:
-        clients = field.shape[0]
-        if clients == 1:
-            return torch.mul(field.reshape(-1), self._weights[0], out=out)
-        rows = field
-        if field.dim() != 2 or not field.is_contiguous():
-            # Contiguous, so that rows that share their memory sum up like others.
-            rows = field.reshape(clients, -1).contiguous()
-        weights = self._weight_vectors.get(rows.dtype)
-        if weights is None:
-            weights = self._weight_vectors[rows.dtype] = rows.new_tensor(self._weights)
-        return torch.mv(rows.t(), weights, out=out)
-
-    def _rows(self, buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Cut a flat buffer into one row per field, shared by all hosted clients."""
-        if len(fields) == 1:
-            field = fields[0]
-            if buffer.shape == field.shape:
-                return (buffer,)
-            row = buffer if field.dim() == 2 else buffer.view(field.shape[1:])
-            return (row.expand_as(field),)
-        parts = buffer.split_with_sizes([field.numel() // field.shape[0] for field in fields])
-        return tuple(
-            part.view(field.shape[1:]).expand_as(field)
-            for part, field in zip(parts, fields, strict=True)
-        )
-
     def _timed(
         self, collective: Callable[[Tensor], None], buffer: Tensor, traffic: Traffic
     ) -> None:
         started = perf_counter()
         collective(buffer)
         traffic.seconds_waited += perf_counter() - started
+
+    def _make_participation(self) -> Participation | None:
+        if self.participation == 1:
+            return None
+        parts = self.transport.all_gather_object(self._all_weights.values)
+        return Participation(self.participation, [w for part in parts for w in part], self.seed)
 
     def _client_weights(self, sizes: Sequence[int] | None) -> list[float]:
         hosted = len(self.placement.hosted)

@@ -17,9 +17,10 @@ HEADLINES = (
     "operator_norm", "train_loss",
 )  # fmt: skip
 _SECONDS_BETWEEN_LINES = 2.0
+_MOST_RANKS_SHOWN = 8
 _BOOKKEEPING = {
     "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",
-    "seconds", "seconds_waited",
+    "seconds", "seconds_waited", "dropped",
 }  # fmt: skip
 
 
@@ -59,6 +60,17 @@ def theory_lines(summary: dict[str, Any]) -> list[str]:
             f"  bound: average_gap {_short(bound['average_gap'])} <= {_short(bound['at_most'])}"
         )
     return lines
+
+
+def waiting_lines(summary: dict[str, Any]) -> list[str]:
+    """How long each rank waited for the others: who waits least is who they wait for."""
+    waited: list[float] = summary["seconds_waited_by_rank"]
+    if len(waited) == 1:
+        return []
+    order = sorted(range(len(waited)), key=waited.__getitem__)
+    shown = order if len(order) <= _MOST_RANKS_SHOWN else [*order[:4], *order[-4:]]
+    times = ", ".join(f"rank {rank} {waited[rank]:.3g} s" for rank in shown)
+    return [f"waited: {times} (the first is the one the others wait for)"]
 
 
 def _short(value: Any) -> str:
@@ -112,7 +124,7 @@ class Display:
             table.add_row(name, text)
         console = Console(highlight=False, soft_wrap=True)
         console.print(table)
-        for line in theory_lines(summary):
+        for line in (*theory_lines(summary), *waiting_lines(summary)):
             print(line)
         for what, path in files.items():
             print(f"{what}: {path}", flush=True)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from threading import Thread
 from typing import Any
 
+from fedsys.runtime.agreement import Agreement
 from fedsys.runtime.world import World
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -17,13 +18,10 @@ _ASKED = "a stop was asked for"
 
 
 class Interruption:
-    """Agrees on the round to stop after, without a collective.
+    """Lets all ranks stop after the same round.
 
-    A rank that knows of the wish leaves a note in the store at its next round's end and goes on. A
-    rank can end a round only after all have ended the one before it, so the first round after the
-    latest of those notes ends with all of them in everybody's sight: there all ranks stop. Who
-    did not get the signal hears of it from a thread that sleeps until there is something to hear,
-    so an undisturbed round costs the reading of one attribute.
+    Who did not get the signal hears of it from a thread that sleeps until there is something to
+    hear, so an undisturbed round costs the reading of one attribute.
 
     Args:
         world: the ranks that stop together.
@@ -32,7 +30,8 @@ class Interruption:
     def __init__(self, world: World) -> None:
         self._world = world
         self._cause = ""
-        self._has_left_note = False
+        self._agreement = Agreement(world, "stop")
+        self._has_told = False
         self._listens = False
 
     def listen(self) -> None:
@@ -61,21 +60,10 @@ class Interruption:
         """Whether all ranks stop after this round; each asks at the end of every one."""
         if not self._cause:
             return False
-        if self._world.ranks == 1:
-            return True
-        here, store = (self._world.meetings, rounds), self._world.store
-        if not self._has_left_note:
-            self._has_left_note = True
-            store.set(self._note(self._world.rank), " ".join(map(str, here)))
-            store.set(_ASKED, self._cause)
-        notes = [self._note(rank) for rank in range(self._world.ranks)]
-        if not store.check(notes):
-            return False
-        return here > max(tuple(map(int, store.get(note).split())) for note in notes)
-
-    @staticmethod
-    def _note(rank: int) -> str:
-        return f"rank {rank} knows of the stop since"
+        if self._world.ranks > 1 and not self._has_told:
+            self._has_told = True
+            self._world.store.set(_ASKED, self._cause)
+        return self._agreement.holds(rounds)
 
     def _on_signal(self, number: int, frame: object) -> None:
         name = signal.Signals(number).name

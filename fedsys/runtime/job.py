@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, fields, is_dataclass
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,18 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedsys.config import Settings
-from fedsys.errors import InputError, InterruptedRunError
+from fedsys.errors import InputError, InterruptedRunError, LostRankError
+from fedsys.runtime import checkpoint
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
 from fedsys.runtime.deal_files import deal_of, plot_deal, save_deal
-from fedsys.runtime.display import Display, metrics_of
+from fedsys.runtime.display import Display
 from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.kinds import explain_kind
 from fedsys.runtime.loggers import Logger
-from fedsys.runtime.run_directory import RunDirectory, moment
+from fedsys.runtime.run_directory import RunDirectory, began
 from fedsys.runtime.runner import KindError, Plan, Result, Runner
+from fedsys.runtime.summary import best, numbers, theory
 from fedsys.runtime.world import World
 
 
@@ -34,7 +36,10 @@ def run_job(config: DictConfig, world: World, interruption: Interruption) -> Non
     settings: Any = config
     _check(settings)
     plan = _plan(settings)
-    site = make_site(world, settings.clients, settings.seed, settings.dtype, settings.device)
+    clients = settings.clients
+    if clients is None and "FEDSYS_CLIENTS" in os.environ:
+        clients = int(world.share("clients", lambda: os.environ["FEDSYS_CLIENTS"]))
+    site = make_site(world, clients, settings.seed, settings.dtype, settings.device)
     algorithm, communicator = instantiate(config.algorithm), instantiate(config.communicator)
     backend = connect(world, communicator)
     try:
@@ -47,8 +52,12 @@ def run_job(config: DictConfig, world: World, interruption: Interruption) -> Non
         except KindError as error:
             raise explain_kind(error, _choices(), algorithm.kind) from error
         _Job(config, world, runner, backend, interruption).run()
-    finally:
+    except LostRankError:
+        raise  # the process ends; to take leave of ranks that are gone might take forever
+    except BaseException:
         world.disconnect()
+        raise
+    world.disconnect()
 
 
 class _Job:
@@ -74,23 +83,33 @@ class _Job:
 
     def run(self) -> None:
         runner, settings = self._runner, self._settings
-        resume = _resumes(settings)
+        resume = _resumes(settings) or (self._world.is_restart and settings.resume == "auto")
         self._directory = directory = RunDirectory(self._choose_directory())
         self._world.together(lambda: self._open(resume))
-        every, keep = settings.checkpoint.every, settings.checkpoint.keep
+        wanted = settings.checkpoint
         runner.checkpoints = Checkpoints(
-            directory.checkpoints, self._world, every, keep, resume=resume
+            directory.checkpoints,
+            self._world,
+            wanted.every,
+            wanted.keep,
+            resume,
+            wanted.minutes,
+            warn=_warn,
         )
-        runner.on_first_step = self._begin
+        runner.on_first_step = lambda step: self._world.together(lambda: self._begin(step))
         runner.on_record = self._record
         runner.stops_after = self._interruption.is_due
         try:
             result = runner.run()
-            waited = self._world.transport.all_gather_object(
-                runner.communicator.traffic.seconds_waited
+            communicator = runner.communicator
+            waited, dropped = zip(
+                *self._world.transport.all_gather_object(
+                    (communicator.traffic.seconds_waited, communicator.dropped)
+                ),
+                strict=True,
             )
             if self._is_first:
-                self._finish(result, waited)
+                self._finish(result, list(waited), sum(dropped, Counter()))
         except InterruptedRunError as stop:
             for logger in self._loggers:
                 logger.finish()
@@ -113,7 +132,7 @@ class _Job:
             path = Path(run.root) / run.name
         else:
             choices = _choices()
-            path = Path(run.root) / f"{choices['algorithm']}-{choices['problem']}-{moment()}"
+            path = Path(run.root) / f"{choices['algorithm']}-{choices['problem']}-{began()}"
         chosen: str = self._world.transport.all_gather_object(str(path.absolute()))[0]
         return Path(chosen)
 
@@ -121,9 +140,12 @@ class _Job:
         if self._is_first:
             loggers = self._settings.logger or {}
             self._loggers = [instantiate(one) for one in loggers.values() if one is not None]
-            self._directory.open(self._config, resume)
+            # Others wait for us, but not longer than for a collective.
+            patience = self._runner.communicator.timeout / 2 if self._world.is_restart else 0.0
+            self._directory.open(self._config, resume, patience)
             if self._deal is not None:
-                save_deal(self._deal, self._directory.path)
+                with self._directory.writing():
+                    save_deal(self._deal, self._directory.path)
             self._directory.note("data.json", self._runner.description())
             for logger in self._loggers:
                 logger.begin(self._directory.path, self._config)
@@ -157,7 +179,7 @@ class _Job:
                 logger.record(record)
             self._display.record(record)
 
-    def _finish(self, result: Result, waited: list[float]) -> None:
+    def _finish(self, result: Result, waited: list[float], dropped: Counter[int]) -> None:
         from fedsys.runtime.curves import plot
 
         path, placement = self._directory.path, self._runner.site.placement
@@ -167,22 +189,28 @@ class _Job:
             "clients": placement.clients,
             "ranks": placement.ranks,
             "final": final,
-            "best": _best(result.records),
-            "hyperparameters": _numbers(result.algorithm),
-            "theory": _theory(result),
+            "best": best(result.records),
+            "hyperparameters": numbers(result.algorithm),
+            "theory": theory(result),
             "startup_seconds": self._startup,
             "seconds_waited_by_rank": waited,
+            "dropped_by_client": dict(sorted(dropped.items())),
         }
         self._directory.finish(summary, result.variables)
         self._directory.note("report.json", result.report)
         picture = path / "curves.png"
-        plot(result.records, picture, f"{path.name}")
-        if self._deal is not None:
-            plot_deal(self._deal, path)
+        with self._directory.writing():
+            plot(result.records, picture, f"{path.name}")
+            if self._deal is not None:
+                plot_deal(self._deal, path)
         for logger in self._loggers:
             logger.finish()
         assert self._display is not None
         self._display.finish(summary, {"results": path, "picture": picture})
+
+
+def _warn(line: str) -> None:
+    print(f"fedsys: {line}", file=sys.stderr, flush=True)
 
 
 def _check(settings: Settings) -> None:
@@ -191,6 +219,9 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if str(value).lower() not in values:
             raise InputError(f"{name} must be one of {', '.join(values)}, got {value!r}")
+    checkpoint.check(
+        settings.checkpoint.every, settings.checkpoint.keep, settings.checkpoint.minutes
+    )
 
 
 def _plan(settings: Settings) -> Plan:
@@ -223,44 +254,6 @@ def _choices() -> dict[str, str]:
     """Which file of each group was chosen."""
     choices: dict[str, Any] = dict(HydraConfig.get().runtime.choices)
     return {group: str(name) for group, name in choices.items() if not group.startswith("hydra/")}
-
-
-def _numbers(algorithm: Any) -> dict[str, Any]:
-    """The hyperparameters as they were used."""
-    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
-    return {n: _plain(v) for n, v in values.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A schedule or a matrix rule by its own numbers."""
-    is_record = is_dataclass(value) and not isinstance(value, type)
-    return asdict(value) if is_record else value
-
-
-def _theory(result: Result) -> dict[str, Any] | None:
-    """The constants behind the theory's numbers, and the bound beside what was measured."""
-    if result.theory is None:
-        return None
-    theory: dict[str, Any] = {
-        "constants": result.theory.constants.finite(),
-        "finite_sum": result.theory.finite_sum,
-    }
-    bound = result.algorithm.bound(result.theory)
-    if bound is not None:
-        gap = result.records[-1].get("average_gap")
-        theory["bound"] = {"at_most": bound, "average_gap": gap}
-    return theory
-
-
-def _best(records: list[dict[str, float]]) -> dict[str, float]:
-    """The best value of each test metric (higher is better for all of them but unfairness)."""
-    best: dict[str, float] = {}
-    for record in records:
-        for name, value in metrics_of(record).items():
-            if name.startswith("test_"):
-                pick = min if name in ("test_eqopp", "test_eqodds") else max
-                best[name] = pick(value, best.get(name, value))
-    return best
 
 
 def _seconds_since_start() -> float:

@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from time import monotonic, sleep
 from typing import IO, Any
 
 from torch import Tensor
@@ -21,6 +23,11 @@ Record = dict[str, float]
 def moment() -> str:
     """A name that two jobs of the same second do not share."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def began() -> str:
+    """The moment of this job's start, the same for ranks that the launcher starts again."""
+    return os.environ.get("FEDSYS_MOMENT") or moment()
 
 
 class RunDirectory:
@@ -41,61 +48,87 @@ class RunDirectory:
         """Where the state of all clients is kept."""
         return self.path / "checkpoints"
 
-    def open(self, config: Mapping[str, Any], resume: bool) -> None:
-        """Make or reopen the folder, and refuse what would destroy another run."""
-        try:
+    def open(self, config: Mapping[str, Any], resume: bool, patience: float = 0.0) -> None:
+        """Make or reopen the folder, and refuse what would destroy another run.
+
+        Who holds the lock has so many seconds to let go: the rank that this one replaces, after a
+        restart, may not be gone yet.
+        """
+        with self.writing():
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise InputError(
-                f"cannot write to the run directory {self.path}: {error.strerror}; "
-                "choose another with run.dir or run.root"
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"another run is writing to {self.path}; choose another run.name or run.dir"
-            ) from None
+        deadline = monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if monotonic() >= deadline:
+                    raise InputError(
+                        f"another run is writing to {self.path}; choose another run.name or run.dir"
+                    ) from None
+                sleep(0.2)
         self._compare_with_earlier(config, resume)
         from omegaconf import OmegaConf
 
-        write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+        with self.writing():
+            write(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A full disk or a folder that is read-only gets an answer."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"cannot write to the run directory {self.path}: {error.strerror or error}; "
+                "make room and start it again, or choose another with run.dir or run.root"
+            ) from error
 
     def begin_metrics(self, step: int) -> list[Record]:
         """Open metrics.jsonl to go on after `step`; returns the records up to there."""
         path = self.path / "metrics.jsonl"
         records = [r for r in read_records(path) if r["step"] <= step] if step else []
-        write(path, "".join(json.dumps(r) + "\n" for r in records))
-        self._metrics = path.open("a")
+        with self.writing():
+            write(path, "".join(json.dumps(r) + "\n" for r in records))
+            self._metrics = path.open("a")
         return records
 
     def record(self, record: Record) -> None:
         """Append a line to metrics.jsonl."""
         assert self._metrics is not None
-        self._metrics.write(json.dumps(record) + "\n")
-        self._metrics.flush()
+        with self.writing():
+            self._metrics.write(json.dumps(record) + "\n")
+            self._metrics.flush()
 
     def note(self, name: str, content: Mapping[str, Any] | None) -> None:
         """Write a JSON file, if there is something to write."""
         if content is not None:
-            write(self.path / name, json.dumps(content, indent=2) + "\n")
+            with self.writing():
+                write(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def finish(self, summary: Mapping[str, Any], variables: Mapping[str, Tensor]) -> None:
         """Write the results."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
+        rows = {n: v.detach().cpu().contiguous().clone() for n, v in variables.items()}
         partial = self.path / ".final.safetensors.partial"
-        save_file({n: v.detach().cpu().contiguous().clone() for n, v in variables.items()}, partial)
-        partial.chmod(0o644)  # safetensors keeps its files from everybody else
-        partial.rename(self.path / "final.safetensors")
-        write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+        with self.writing():
+            try:
+                save_file(rows, partial)
+            except SafetensorError as error:  # which is no OSError
+                raise OSError(str(error)) from error
+            partial.chmod(0o644)  # safetensors keeps its files from everybody else
+            partial.rename(self.path / "final.safetensors")
+            write(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def close(self) -> None:
         """Let go of the folder."""
         for file in (self._metrics, self._lock):
             if file is not None:
-                file.close()
+                with suppress(OSError):  # what a full disk did not take was told before
+                    file.close()
 
     def _compare_with_earlier(self, config: Mapping[str, Any], resume: bool) -> None:
         earlier = self.path / "config.yaml"

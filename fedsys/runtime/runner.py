@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsys.algorithms import Algorithm, State
 from fedsys.communication import AllReduce, Every, Schedule, Traffic
-from fedsys.errors import InputError, InterruptedRunError, NonFiniteError
+from fedsys.errors import FedsysError, InputError, InterruptedRunError, NonFiniteError
 from fedsys.problems import KINDS, Oracle, Problem, Reporting, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
 from fedsys.runtime.watched import WatchedSync, first_non_finite
@@ -95,6 +95,12 @@ class Runner:
         kinds = [name for name, kind in KINDS.items() if isinstance(self._oracle, kind)]
         if self.algorithm.kind not in kinds:
             raise KindError(self.algorithm, self.problem, kinds)
+        reason = self.algorithm.needs_all_clients
+        if self.communicator.participation < 1 and reason:
+            raise InputError(
+                f"participation={self.communicator.participation:g} is not for "
+                f"{type(self.algorithm).__name__}, which needs all clients in every round: {reason}"
+            )
         self._tune()
         self.algorithm = self.algorithm.planned(self.plan.length(self.algorithm.schedule))
 
@@ -110,7 +116,12 @@ class Runner:
         with stepping(self._oracle):
             state, step = self._first_state()
             self.on_first_step(step)
-            state = self._iterate(state, step)
+            try:
+                state = self._iterate(state, step)
+            except (InterruptedRunError, NonFiniteError):
+                self._finish_writing()
+                raise
+            self._finish_writing()
             z = self.communicator.aside()(self.algorithm.solution(state))
             variables = self._oracle.named(z[0])
             report = None
@@ -153,7 +164,7 @@ class Runner:
             stops = bool(sync) and not over and self.stops_after(rounds)
             due = over or stops or (sync and self.checkpoints and self.checkpoints.is_due(rounds))
             if self.checkpoints and due:
-                self._save(self.checkpoints, state, step)
+                self._save(self.checkpoints, state, step, last_seen)
             if stops:
                 raise InterruptedRunError(f"stopped after round {rounds}, step {step}")
         return state
@@ -205,13 +216,26 @@ class Runner:
             self._seconds = snapshot.seconds
         return state, step
 
-    def _save(self, checkpoints: Checkpoints, state: State, step: int) -> None:
+    def _save(
+        self, checkpoints: Checkpoints, state: State, step: int, last_seen: tuple[int, State]
+    ) -> None:
         with self._clock_stopped():
+            stops = self.communicator.on_nonfinite == "stop"
+            broken = stops and self._non_finite(state, step, 0) is not None
+            if any(self.world.transport.all_gather_object(broken)):
+                # Those that are there are worth more than this one.
+                self._find_non_finite(last_seen, step)
             snapshot = Snapshot(step, self._seconds, self.communicator.traffic.as_dict())
             checkpoints.save(snapshot, state.tensors(), self._oracle.rider, self.site)
 
+    def _finish_writing(self) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.finish()
+
     def _stamp(self, step: int) -> Record:
         traffic = self.communicator.traffic.as_dict()
+        if self.communicator.on_nonfinite == "stop":
+            del traffic["dropped"]
         return {"step": step, "round": traffic.pop("rounds"), **traffic}
 
     def _record(
@@ -232,9 +256,17 @@ class Runner:
             }
             record = {**stamp, "seconds": seconds, "drift": drift, **metrics}
             self.records.append(record)
-            self.on_record(record)
-            # The others wait for the first rank here, off the record, not in the next round.
-            self.world.transport.all_reduce(torch.zeros(1))
+            failure: FedsysError | None = None
+            try:
+                self.on_record(record)
+            except FedsysError as error:
+                failure = error
+            # The others wait for the first rank here, off the record, not in the next round; and
+            # leave with it, if it could not keep the record.
+            failures = torch.tensor([float(failure is not None)])
+            self.world.transport.all_reduce(failures)
+            if failures.item() > 0:
+                raise failure or InputError("the first rank could not keep a record")
 
     def _drift(self, z: Tensor) -> float:
         """The mean squared distance of the clients' points to their mean."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from fedsys.runtime import slurm
 
 Result = TypeVar("Result")
 
-_ROLL_CALL_SECONDS = 3.0
+_ROLL_CALL_SECONDS = 4.0
 _stores: dict[tuple[str, str], Any] = {}
 """By address: a script may run several times, and its ranks leave a run at different moments."""
 
@@ -37,6 +38,8 @@ class World:
     transport: Transport = field(default_factory=LocalTransport)
     _store: Any = None  # a torch.distributed store
     _meetings: int = 0
+    roll_was_called: bool = False
+    """Whether this rank, having lost another, could ask who is left."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
@@ -66,6 +69,12 @@ class World:
             attempt = next((os.environ[name] for name in attempts if name in os.environ), "0")
             self._store = dist.PrefixStore(f"attempt {attempt}", _stores[address])
         return self._store
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether a launcher started these ranks in place of others that were lost."""
+        attempt = os.environ.get("FEDSYS_ATTEMPT", "0")
+        return attempt != "0" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
 
     @property
     def meetings(self) -> int:
@@ -151,8 +160,10 @@ class World:
         present = [self.rank]
         with suppress(Exception):
             self.store.set(f"present {self.rank}", socket.gethostname())
+            deadline = monotonic() + _ROLL_CALL_SECONDS  # for all together
             others = (rank for rank in range(self.ranks) if rank != self.rank)
-            present.extend(rank for rank in others if self._answers(rank))
+            present.extend(rank for rank in others if self._answers(rank, deadline - monotonic()))
+            self.roll_was_called = True
         lost = sorted(set(range(self.ranks)) - set(present))
         if not lost:
             return min(
@@ -161,9 +172,9 @@ class World:
         who = ", ".join(f"{rank} ({self._host(rank)})" for rank in lost)
         return min(present), f"rank {who} is lost: it died, hangs or was cut off ({error.message})"
 
-    def _answers(self, rank: int) -> bool:
+    def _answers(self, rank: int, seconds: float) -> bool:
         try:
-            self.store.wait([f"present {rank}"], timedelta(seconds=_ROLL_CALL_SECONDS))
+            self.store.wait([f"present {rank}"], timedelta(seconds=max(seconds, 0.01)))
         except RuntimeError:
             return False
         return True

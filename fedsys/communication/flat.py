@@ -1,0 +1,59 @@
+"""Fields [C, ...] of the hosted clients as one flat message, and the message as rows again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedsys.communication.weights import Weights
+
+
+def local_sums(fields: tuple[Tensor, ...], weights: Weights) -> Tensor:
+    """The weighted sums over the hosted clients, one after another in a new flat buffer.
+
+    The one field of one client keeps its shape instead: the time of a small round goes by the
+    number of calls, and this way needs the fewest.
+    """
+    if len(fields) == 1:
+        field = fields[0]
+        if field.shape[0] == 1 and weights.present is None:
+            return field.contiguous() * weights.values[0]
+        return _local_sum(field, weights)
+    sizes = [field.numel() // field.shape[0] for field in fields]
+    buffer = fields[0].new_empty(sum(sizes))
+    for field, part in zip(fields, buffer.split_with_sizes(sizes), strict=True):
+        _local_sum(field, weights, out=part)
+    return buffer
+
+
+def _local_sum(field: Tensor, weights: Weights, out: Tensor | None = None) -> Tensor:
+    if weights.present is not None:
+        # Left out, not multiplied by 0, which would not make a number of a NaN.
+        field = field[weights.present]
+        if not weights.present:
+            empty = field.new_empty(field.shape[1:].numel()) if out is None else out
+            return empty.zero_()
+    clients = field.shape[0]
+    if clients == 1:
+        weight = weights.values[weights.present[0] if weights.present else 0]
+        return torch.mul(field.reshape(-1), weight, out=out)
+    rows = field
+    if field.dim() != 2 or not field.is_contiguous():
+        # Contiguous, so that rows that share their memory sum up like others.
+        rows = field.reshape(clients, -1).contiguous()
+    return torch.mv(rows.t(), weights.vector(rows), out=out)
+
+
+def as_rows(buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Cut a flat buffer into one row per field, shared by all hosted clients."""
+    if len(fields) == 1:
+        field = fields[0]
+        if buffer.shape == field.shape:
+            return (buffer,)
+        row = buffer if field.dim() == 2 else buffer.view(field.shape[1:])
+        return (row.expand_as(field),)
+    parts = buffer.split_with_sizes([field.numel() // field.shape[0] for field in fields])
+    return tuple(
+        part.view(field.shape[1:]).expand_as(field)
+        for part, field in zip(parts, fields, strict=True)
+    )
