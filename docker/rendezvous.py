@@ -17,7 +17,8 @@ def visitors() -> int:
     """Open connections to the store that are not its own."""
     tables = [Path(f"/proc/net/{name}") for name in ("tcp", "tcp6")]
     rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
-    opened = [(local, remote) for _, local, remote, state, *_ in rows if state == "01"]
+    # A connection may be IPv4 at one end and IPv6 at the other: the last 13 characters are equal.
+    opened = [(row[1][-13:], row[2][-13:]) for row in rows if row[3] == "01"]
     ours = {local for local, _ in opened}
     return sum(local.endswith(f":{PORT:04X}") and remote not in ours for local, remote in opened)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 from cluster.hosts import Hosts
 from cluster.runs import SETTINGS, run_in_one_process
 from cluster.slurm import Slurm
+
+
+def pytest_sessionstart() -> None:
+    """Whoever ends the tests early gets the daemons, hosts and containers ended, too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def need(*programs: str) -> None:
