@@ -190,6 +190,7 @@ def test_a_checkpoint_gives_any_state_back_bit_for_bit(case: Case, tmp_path: Pat
     for step, state in enumerate(d.states(5)):  # averaged ones, whose rows share memory, too
         snapshot = Snapshot(step, 1.5, d.communicator.traffic.as_dict())
         checkpoints.save(snapshot, state.tensors(), d.oracle.rider, d.site)
+        checkpoints.finish()
         found = checkpoints.newest()
         assert found == snapshot
         rows = checkpoints.load(found, start.tensors(), fresh.oracle.rider, fresh.site)

@@ -31,7 +31,7 @@ def test_an_objective_that_nobody_measures_is_told_at_the_start(
     monkeypatch.chdir(tmp_path)
     assert fedsys(monkeypatch, *GAME, "objective=auc") == 2
     printed = capsys.readouterr()
-    assert "objective=auc is not measured here; there are drift, relative_error" in printed.err
+    assert "objective=auc is not measured here; there are drift, operator_norm" in printed.err
     assert "round 2" not in printed.out
 
 

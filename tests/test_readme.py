@@ -106,7 +106,7 @@ def test_the_readme_names_every_option_of(group: str, title: str) -> None:
 
 
 def test_the_files_to_read_are_there() -> None:
-    named = re.findall(r"\b(?:fedsys|launch|docker)/[\w/]+\.\w+", README)
+    named = re.findall(r"\b(?:fedsys|launch|docker)/[\w/]+(?:\.\w+)+", README)
     root = Path(__file__).resolve().parents[1]
     assert len(named) > 10
     assert [path for path in named if not (root / path).is_file()] == []

@@ -32,7 +32,7 @@ class NetworkProblem:
     partition: Partition = field(default_factory=IID)
     model: ModelSource = field(default_factory=MLP)
     batch_size: int | None = 32
-    vectorize: str = "auto"
+    vectorize: str = field(default="auto", kw_only=True)
 
     def __post_init__(self) -> None:
         size = self.batch_size
