@@ -137,6 +137,8 @@ def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        # A shell that starts the tests in the background has them ignore Ctrl-C, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 240
     try:
