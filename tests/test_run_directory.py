@@ -9,6 +9,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from threading import Timer
+from time import monotonic
 
 import pytest
 from processes import Ranks
@@ -84,8 +85,10 @@ def test_a_second_run_in_the_same_directory_is_refused_and_changes_nothing(tmp_p
 def test_ranks_that_were_started_again_wait_for_those_before_them_to_let_go(tmp_path: Path) -> None:
     first = RunDirectory(tmp_path / "run")
     first.open({"seed": 1}, resume=True)
+    began = monotonic()
     Timer(0.3, first.close).start()
     RunDirectory(tmp_path / "run").open({"seed": 1}, resume=True, patience=30)
+    assert 0.3 <= monotonic() - began < 30
 
 
 def test_the_summary_begins_with_the_rank_that_the_others_wait_for() -> None:
