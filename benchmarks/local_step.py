@@ -19,6 +19,7 @@ from fedsys.communication import AllReduce, Every, LocalTransport
 from fedsys.data import IID, Batch, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
 from fedsys.problems import Site
+from fedsys.problems.binary import Scorer, cross_entropy
 from fedsys.problems.client_data import ClientData
 from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
 
@@ -70,10 +71,10 @@ def measure() -> Iterator[Ratio]:
 def make_oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetworkOracle:
     """One client that trains the network of a case in fedsys."""
     site = Site()
-    model = case.fedsys.build(case.input_shape, outputs=1)
+    model = Scorer(case.fedsys.build(case.input_shape, outputs=1))
     data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=2)
     clients = ClientData.of(data, IID(), BATCH, site)
-    return MinimisationNetworkOracle(site, reference.loss, (model,), clients)
+    return MinimisationNetworkOracle(site, cross_entropy, (model,), clients)
 
 
 def local_steps(
@@ -101,5 +102,5 @@ def _require_same_gradient(
     loss = reference.loss(model, inputs, labels)
     expected = parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
     point = parameters_to_vector(model.parameters()).detach()[None]
-    found = oracle.grad(point, Batch((inputs,), (labels,)))
+    found = oracle.grad(point, Batch(inputs[None], labels[None]))
     torch.testing.assert_close(found[0], expected)

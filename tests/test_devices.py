@@ -42,16 +42,16 @@ def test_the_meta_device_has_no_numbers_to_give() -> None:
         torch.zeros(1, device=META).item()
 
 
-@pytest.mark.parametrize("hosted", [1, 3])
+@pytest.mark.parametrize(("hosted", "vectorize"), [(1, "loop"), (1, "vmap"), (3, "vmap")])
 @pytest.mark.parametrize("name", STEPPED)
 def test_two_rounds_need_no_number_of_the_device_and_stay_on_it(
-    name: str, hosted: int, transport: DistributedTransport
+    name: str, hosted: int, vectorize: str, transport: DistributedTransport
 ) -> None:
     algorithm, problem = STEPPED[name]
     site = Site(Placement(hosted * RANKS, 0, RANKS), device=META)
     # With a batch size a draw is an index, made on the CPU and sent along.
-    oracle = problem(Clouds(), model=MLP([3]), batch_size=4).oracle(site)
-    assert (oracle._at_once is None) == (hosted == 1)
+    made = problem(Clouds(), model=MLP([3]), batch_size=4, vectorize=vectorize)
+    oracle = made.oracle(site)
     communicator = AdaptiveMatrix()
     communicator.open(transport, site.placement, algorithm.schedule, rider=oracle.rider)
     with torch.no_grad():

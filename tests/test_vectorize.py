@@ -173,11 +173,16 @@ class TestTheChoice:
         oracle: NetworkOracle = make(Clouds(), **given).oracle(site)
         return oracle._at_once
 
-    def test_auto_is_at_once_for_several_clients_with_a_dense_network(self) -> None:
+    def test_auto_is_at_once_for_dense_networks(self) -> None:
         assert self.way(model=MLP([3])) is not None
-        assert self.way(model=MLP([3]), clients=1) is None
+        assert self.way(model=MLP([3]), clients=1) is not None
         assert self.way(model=MLP([3]), vectorize="loop") is None
-        assert self.way(model=MLP([3]), clients=1, vectorize="vmap") is not None
+
+    def test_autograd_serves_a_single_client_by_itself(self) -> None:
+        assert self.way(problem=RobustNetwork, model=MLP([3])) is not None
+        assert self.way(problem=RobustNetwork, model=MLP([3]), clients=1) is None
+        single = self.way(problem=RobustNetwork, model=MLP([3]), clients=1, vectorize="vmap")
+        assert single is not None
 
     def test_auto_is_one_by_one_where_losses_differ(self) -> None:
         assert self.way(problem=DeepAUC, positive_ratio="global") is not None

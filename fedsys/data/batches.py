@@ -119,10 +119,16 @@ class Batches:
 
     def indices(self, step: int, k: int, batch_size: int) -> Tensor:
         """The places of each client's samples of a batch, among all samples hosted here: [C B]."""
-        epochs, first = np.divmod(step * batch_size, self._lengths)
         orders = self._orders.get(k)
         if orders is None:
             orders = self._orders[k] = _Orders(len(self.sizes), int(self._lengths.sum()))
+        if len(self.sizes) == 1:
+            # The usual case of one client a process, in a fifth of the time of the general one.
+            epoch, start = divmod(step * batch_size, self.sizes[0])
+            if epoch == orders.epochs[0] and start + batch_size <= self.sizes[0]:
+                pick = orders.samples[start : start + batch_size].copy()
+                return torch.from_numpy(pick).to(self._inputs.device)
+        epochs, first = np.divmod(step * batch_size, self._lengths)
         for row in np.flatnonzero(orders.epochs != epochs).tolist():
             self._shuffle(orders, row, epochs[row], k)
         last = self._starts + self._lengths - 1

@@ -42,9 +42,10 @@ def choose_way(
 ) -> AtOnce | None:
     """The way to compute all clients together, or None for one after another.
 
-    "auto" computes together what a rank hosts if that is more than one client, all of them have
-    the same loss, and every layer with weights is dense. Convolutions are as fast one after
-    another on a CPU, and what changes buffers (BatchNorm) cannot be stacked.
+    "auto" computes together what a rank hosts if all clients have the same loss, every layer with
+    weights is dense, and there are several clients or derivatives written down for one.
+    Convolutions are as fast one after another on a CPU, and what changes buffers (BatchNorm)
+    cannot be stacked.
     """
     hindrance = next((h for p in players if (h := obstacle(p.module)) is not None), None)
     if any(loss != losses[0] for loss in losses):
@@ -54,8 +55,10 @@ def choose_way(
             raise InputError(f"problem.vectorize=vmap is not possible: {hindrance}; use auto")
         return AtOnce(players, losses[0])
     dense = all(is_dense(player.module) for player in players)
-    pays = len(losses) > 1 and dense and hindrance is None
-    return AtOnce(players, losses[0]) if vectorize == "auto" and pays else None
+    if vectorize == "loop" or not dense or hindrance is not None:
+        return None
+    at_once = AtOnce(players, losses[0])
+    return at_once if len(losses) > 1 or at_once.by_hand else None
 
 
 class AtOnce:
@@ -73,6 +76,11 @@ class AtOnce:
         self._slopes: Callable[..., tuple[Tensor, ...]] | None = getattr(loss, "slopes", None)
         if self._slopes is not None and DenseStack.fits(players[0].module):
             self._dense = DenseStack(players[0])
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether gradients are computed without autograd, which pays for a single client too."""
+        return self._dense is not None
 
     def losses(self, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         """Of each client: [C]."""
