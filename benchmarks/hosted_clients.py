@@ -15,6 +15,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from benchmarks import reference
+from benchmarks.local_step import random_labels, trained
 from benchmarks.measure import Ratio, lasting, repeat
 from benchmarks.ranks import interleave_together, started
 from fedsys.algorithms import FedAvg
@@ -22,9 +23,7 @@ from fedsys.communication import AllReduce, Placement, wire
 from fedsys.data import IID, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
 from fedsys.problems import Site
-from fedsys.problems.classification import cross_entropy
 from fedsys.problems.client_data import ClientData
-from fedsys.problems.mapping import Loss
 from fedsys.problems.network import MinimisationNetworkOracle
 
 RANKS, LR = 2, 0.01
@@ -88,8 +87,7 @@ def _samples(case: Case, clients: int) -> tuple[Tensor, Tensor]:
     """Noise, with labels for cross-entropy or for one logit."""
     torch.manual_seed(0)
     inputs = torch.randn(clients * case.samples, *case.input_shape)
-    labels = torch.randint(max(2, case.outputs), (len(inputs),))
-    return inputs, labels if case.outputs > 1 else labels.float()
+    return inputs, random_labels(len(inputs), case.outputs)
 
 
 def _fedsys_round(case: Case, rank: int) -> Callable[[], None]:
@@ -97,8 +95,7 @@ def _fedsys_round(case: Case, rank: int) -> Callable[[], None]:
     site = Site(Placement(case.clients, rank, RANKS))
     inputs, labels = _samples(case, case.clients)
     data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=max(2, case.outputs))
-    net = case.fedsys.build(case.input_shape, case.outputs)
-    loss: Loss = cross_entropy if case.outputs > 1 else reference.loss
+    net, loss = trained(case.fedsys, case.input_shape, case.outputs)
     oracle = MinimisationNetworkOracle(
         site, loss, (net,), ClientData.of(data, IID(), case.batch, site)
     )
@@ -122,6 +119,6 @@ def _reference_round(case: Case) -> Callable[[], None]:
     inputs, labels = _samples(case, hosted)
     shape = (hosted, case.samples)
     models = [case.reference() for _ in range(hosted)]
-    loss = reference.classes_loss if case.outputs > 1 else reference.loss
+    loss = reference.loss_of(case.outputs)
     own, targets = inputs.unflatten(0, shape), labels.unflatten(0, shape)
     return reference.federated_round(models, loss, own, targets, case.batch, case.local_steps, LR)

@@ -18,9 +18,10 @@ from fedsys.algorithms import Algorithm, FedAvg
 from fedsys.communication import AllReduce, Every, LocalTransport
 from fedsys.data import IID, Batch, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
-from fedsys.problems import Site
+from fedsys.problems import Site, classification
 from fedsys.problems.binary import Scorer, cross_entropy
 from fedsys.problems.client_data import ClientData
+from fedsys.problems.mapping import Loss
 from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
 
 SAMPLES, BATCH, LR = 2048, 32, 0.01
@@ -34,15 +35,24 @@ class Case:
     name: str
     limit: float
     input_shape: tuple[int, ...]
+    outputs: int
     fedsys: ModelSource
     reference: Callable[[], nn.Module]
     steps_per_slice: int
     seconds: float
 
 
+RESNET20 = Case("ResNet20", 1.03, (3, 32, 32), 1, CifarResNet(20), reference.ResNet20, 1, 60.0)
 CASES = (
-    Case("MLP 784-200-200-1", 1.10, (784,), MLP((200, 200)), reference.mlp, 10, 25.0),
-    Case("ResNet20", 1.05, (3, 32, 32), CifarResNet(20), reference.ResNet20, 1, 60.0),
+    Case(
+        *("MLP 784-200-200-1", 1.05, (784,), 1, MLP((200, 200))),
+        *(lambda: reference.dense(784, 200, 200, 1), 10, 20.0),
+    ),
+    Case(
+        *("MLP 784-200-200-10", 1.05, (784,), 10, MLP((200, 200))),
+        *(lambda: reference.dense(784, 200, 200, 10), 10, 20.0),
+    ),
+    RESNET20,
 )
 
 
@@ -53,12 +63,13 @@ def measure() -> Iterator[Ratio]:
     for case in CASES:
         torch.manual_seed(0)
         inputs = torch.randn(SAMPLES, *case.input_shape)
-        labels = torch.randint(2, (SAMPLES,)).float()
+        labels = random_labels(SAMPLES, case.outputs)
         model, oracle = case.reference(), make_oracle(case, inputs, labels)
-        _require_same_gradient(model, oracle, inputs[:BATCH], labels[:BATCH])
+        _require_same_gradient(case, model, oracle, inputs[:BATCH], labels[:BATCH])
         # Nothing here waits, so on an idle machine the processor's time is the clock's; on a busy
         # one it leaves out the neighbours' share.
-        bare = reference.training_loop(model, inputs, labels, BATCH, LR)
+        loss = reference.loss_of(case.outputs)
+        bare = reference.training_loop(model, loss, inputs, labels, BATCH, LR)
         theirs = repeat(bare, case.steps_per_slice, process_time)
         steps = local_steps(FedAvg(lr=LR), oracle)
         # The runner, too, switches autograd off once and not in every step.
@@ -71,10 +82,24 @@ def measure() -> Iterator[Ratio]:
 def make_oracle(case: Case, inputs: Tensor, labels: Tensor) -> MinimisationNetworkOracle:
     """One client that trains the network of a case in fedsys."""
     site = Site()
-    model = Scorer(case.fedsys.build(case.input_shape, outputs=1))
-    data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=2)
+    model, loss = trained(case.fedsys, case.input_shape, case.outputs)
+    data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=max(2, case.outputs))
     clients = ClientData.of(data, IID(), BATCH, site)
-    return MinimisationNetworkOracle(site, cross_entropy, (model,), clients)
+    return MinimisationNetworkOracle(site, loss, (model,), clients)
+
+
+def trained(
+    source: ModelSource, input_shape: tuple[int, ...], outputs: int
+) -> tuple[nn.Module, Loss]:
+    """A network and its loss as problem=classification has them, or binary_classification."""
+    net = source.build(input_shape, outputs)
+    return (net, classification.cross_entropy) if outputs > 1 else (Scorer(net), cross_entropy)
+
+
+def random_labels(count: int, outputs: int) -> Tensor:
+    """Of as many classes as there are outputs; of one output 0.0 and 1.0."""
+    labels = torch.randint(max(2, outputs), (count,))
+    return labels if outputs > 1 else labels.float()
 
 
 def local_steps(
@@ -96,10 +121,14 @@ def local_steps(
 
 
 def _require_same_gradient(
-    model: nn.Module, oracle: MinimisationNetworkOracle, inputs: Tensor, labels: Tensor
+    case: Case,
+    model: nn.Module,
+    oracle: MinimisationNetworkOracle,
+    inputs: Tensor,
+    labels: Tensor,
 ) -> None:
     """Both sides do the same work: the same gradient at the same point on the same batch."""
-    loss = reference.loss(model, inputs, labels)
+    loss = reference.loss_of(case.outputs)(model, inputs, labels)
     expected = parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
     point = parameters_to_vector(model.parameters()).detach()[None]
     found = oracle.grad(point, Batch(inputs[None], labels[None]))

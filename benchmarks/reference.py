@@ -10,6 +10,8 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
 
 class ResNet20(nn.Module):
     """CIFAR's ResNet20 with parameter-free shortcuts (He et al. 2016), one logit."""
@@ -60,13 +62,6 @@ class BasicBlock(nn.Module):
         return F.relu(out + x)
 
 
-def mlp() -> nn.Module:
-    """784-200-200-1."""
-    return nn.Sequential(
-        nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 1)
-    )
-
-
 def dense(*widths: int) -> nn.Module:
     """Linear layers with ReLU in between."""
     layers: list[nn.Module] = []
@@ -85,8 +80,13 @@ def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(model(inputs)[:, 0], labels)
 
 
+def loss_of(outputs: int) -> Loss:
+    """The one of the two that fits."""
+    return classes_loss if outputs > 1 else loss
+
+
 def training_loop(
-    model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int, lr: float
+    model: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, batch_size: int, lr: float
 ) -> Callable[[], None]:
     """One step of SGD on the next batch, each time it is called."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -103,7 +103,7 @@ def training_loop(
 
 def federated_round(
     models: list[nn.Module],
-    loss: Callable[[nn.Module, Tensor, Tensor], Tensor],
+    loss: Loss,
     inputs: Tensor,
     labels: Tensor,
     batch_size: int,
