@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from time import process_time
 from typing import Any
 
 import torch
 
-from benchmarks.local_step import BATCH, LR, SAMPLES, local_steps
-from benchmarks.many_clients import Noise
+from benchmarks import reference
+from benchmarks.fgda import Noise, deep_auc
+from benchmarks.local_step import BATCH, LR, local_steps
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
 from fedsys.algorithms import FGDA, AdaFGDA
 from fedsys.communication import AdaptiveMatrix
-from fedsys.models import MLP
-from fedsys.problems import RobustNetwork, Site
-from fedsys.problems.robust_network import RobustNetworkOracle
+from fedsys.problems import Site
 
 LIMIT, SECONDS = 1.10, 25.0
 
@@ -24,28 +22,20 @@ LIMIT, SECONDS = 1.10, 25.0
 def measure() -> Iterator[Ratio]:
     """The ratio of both methods, in this process."""
     torch.set_num_threads(1)
-    problem = RobustNetwork(Noise(SAMPLES, 784), model=MLP((200, 200)), batch_size=BATCH)
-    oracle = problem.oracle(Site())
+    oracle, data = deep_auc().oracle(Site()), Noise().load()
+    points = _players(), _players()
+    labels = data.train_labels.float()
+    both = reference.two_gradients(points, data.train_inputs, labels, BATCH, p=0.5)
+    theirs = repeat(both, 10, process_time)
     numbers: dict[str, Any] = {"lr_x": LR, "lr_y": LR, "eta": 1.0, "alpha": 0.1, "beta": 0.1}
     numbers["local_steps"] = 2  # FGDA starts from as many samples as a round has steps
     for algorithm in (FGDA(**numbers), AdaFGDA(**numbers)):
         steps = local_steps(algorithm, oracle, AdaptiveMatrix())
         ours = torch.no_grad()(repeat(steps, 10, process_time))
-        theirs = torch.no_grad()(repeat(_two_gradients(oracle), 10, process_time))
         warm_up(ours, theirs)
         times = interleave(ours, theirs, lasting(SECONDS, at_least=30))
         yield Ratio(f"{type(algorithm).__name__} step, 2 gradients", LIMIT, *times)
 
 
-def _two_gradients(oracle: RobustNetworkOracle) -> Callable[[], None]:
-    """Of one draw at one point, each time it is called."""
-    steps = count()
-    x, y = oracle.x0.clone(), oracle.y0.clone()
-
-    def both() -> None:
-        bound = oracle.at(next(steps))
-        xi = bound.draw()
-        bound.grads(x, y, xi)
-        bound.grads(x, y, xi)
-
-    return both
+def _players() -> reference.AUCPlayers:
+    return reference.AUCPlayers(reference.dense(784, 200, 200, 1))

@@ -30,12 +30,16 @@ class Noise:
         return Dataset(inputs, labels, inputs[:2], labels[:2], classes=2)
 
 
+def deep_auc() -> DeepAUC:
+    """The network 784-200-200-1 on all of the noise, half of which is positive."""
+    everything = Imbalance(positive_ratio=None)
+    return DeepAUC(Noise(), model=MLP((200, 200)), imbalance=everything, batch_size=BATCH)
+
+
 def measure() -> Iterator[Ratio]:
     """The ratio on deep AUC maximisation, in this process."""
     torch.set_num_threads(1)
-    everything = Imbalance(positive_ratio=None)
-    problem = DeepAUC(Noise(), model=MLP((200, 200)), imbalance=everything, batch_size=BATCH)
-    oracle = problem.oracle(Site())
+    oracle = deep_auc().oracle(Site())
     # FGDA starts from as many samples as a round has steps, so its round has few; no step ends it.
     fgda = FGDA(lr_x=LR, lr_y=LR, eta=1.0, alpha=0.1, beta=0.1, local_steps=2)
     plain = LocalSGDA(lr_x=LR, lr_y=LR)

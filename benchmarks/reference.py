@@ -85,6 +85,43 @@ def loss_of(outputs: int) -> Loss:
     return classes_loss if outputs > 1 else loss
 
 
+class AUCPlayers(nn.Module):
+    """A network with one output, two class means and the dual number of deep AUC maximisation."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.a, self.b, self.alpha = (nn.Parameter(torch.zeros(())) for _ in range(3))
+
+
+def auc_loss(players: AUCPlayers, inputs: Tensor, labels: Tensor, p: float) -> Tensor:
+    """The min-max objective of the area under the curve, p being the share of positives."""
+    h = torch.sigmoid(players.net(inputs)[:, 0])
+    negatives = 1 - labels
+    loss: Tensor = (
+        (1 - p) * (h - players.a) ** 2 * labels
+        + p * (h - players.b) ** 2 * negatives
+        + 2 * (1 + players.alpha) * h * (p * negatives - (1 - p) * labels)
+    ).mean() - p * (1 - p) * players.alpha**2
+    return loss
+
+
+def two_gradients(
+    points: tuple[AUCPlayers, AUCPlayers], inputs: Tensor, labels: Tensor, batch_size: int, p: float
+) -> Callable[[], None]:
+    """The gradients at two points on the next batch, each time it is called."""
+    batches = _indices(len(inputs), batch_size)
+
+    def both() -> None:
+        index = next(batches)
+        batch, targets = inputs[index], labels[index]
+        for players in points:
+            players.zero_grad()
+            auc_loss(players, batch, targets, p).backward()
+
+    return both
+
+
 def training_loop(
     model: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, batch_size: int, lr: float
 ) -> Callable[[], None]:
