@@ -66,8 +66,8 @@ class CoDA(StagedAlgorithm[Minimax, StageState]):
         lr = self.lr * self._decay(t)
         gx, gy = oracle.grads(s.x, s.y, oracle.draw())
         pull = lr * self.prox_weight
-        x = oracle.prox_x((s.x - lr * gx + pull * s.x_0) / (1 + pull), lr / (1 + pull))
-        y = oracle.prox_y(s.y + lr * gy, lr)
+        x = s.x.sub(gx, alpha=lr).add_(s.x_0, alpha=pull).div_(1 + pull)
+        x, y = oracle.prox_x(x, lr / (1 + pull)), oracle.prox_y(s.y.add(gy, alpha=lr), lr)
         mean = running_mean(s.mean, x, t - self._first_step(t))
         if self._stage(t + 1) == self._stage(t):
             x, y = sync(x, y)

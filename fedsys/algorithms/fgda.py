@@ -211,17 +211,11 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
     def step(self, s: AdaFGDAState, oracle: Minimax, sync: Sync) -> AdaFGDAState:
         """One iteration of Algorithm 1."""
         agreed = self._agree(s, sync) if sync else s
-        x, y = self._advance(agreed, oracle)
+        eta = rate_at(self.eta, oracle.step)
+        down, up = agreed.w / agreed.A, agreed.v / agreed.B
+        x, y = self._move(agreed.x, agreed.y, down, up, oracle, eta)
         w, v = self._estimators(s, agreed, x, y, oracle, sync)
         return replace(agreed, x=x, y=y, w=w, v=v)
-
-    def _advance(self, s: AdaFGDAState, oracle: Minimax) -> tuple[Tensor, Tensor]:
-        """Lines 7, 8, 11 and 12 with A and B, in one pass over each vector."""
-        eta = rate_at(self.eta, oracle.step)
-        lr_x, lr_y = (eta * rate_at(lr, oracle.step) for lr in (self.lr_x, self.lr_y))
-        x = torch.addcdiv(s.x, s.w, s.A, value=-lr_x)
-        y = torch.addcdiv(s.y, s.v, s.B, value=lr_y)
-        return oracle.prox_x(x, lr_x), oracle.prox_y(y, lr_y)
 
     def _agree(self, s: AdaFGDAState, sync: Sync) -> AdaFGDAState:
         """Lines 5 and 6, by the server: the means, and A and B with them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedsys.algorithms.algorithm import AnyOracle
@@ -67,7 +68,7 @@ class _Momentum(StagedAlgorithm[AnyOracle, AnyMinimaxState]):
 
 def _moved(estimate: Tensor, value: Tensor, weight: float) -> Tensor:
     """The moving average (1 - weight) estimate + weight value."""
-    return (1 - weight) * estimate + weight * value
+    return torch.lerp(estimate, value, weight)  # in one pass over memory
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class LocalSCGDAM(_Momentum[Compositional, CompositionalState]):
         """Lines 2 to 6; inner and outer samples are independent."""
         eta, step_x, step_y = self._rates(oracle.step)
         zeta, xi = oracle.draw(), oracle.draw()
-        x, y = s.x - step_x * s.u, s.y + step_y * s.v
+        x, y = s.x.sub(s.u, alpha=step_x), s.y.add(s.v, alpha=step_y)
         g, transposed_jacobian = oracle.inner(x, xi)
         h = _moved(s.h, g, self.alpha * eta)
         gh, gy = oracle.outer_grads(h, y, zeta)
@@ -152,8 +153,8 @@ class LocalSGDAM(_Momentum[Minimax, MomentumState]):
     def step(self, s: MomentumState, oracle: Minimax, sync: Sync) -> MomentumState:
         """Both players move, then their momenta, at the new point."""
         eta, step_x, step_y = self._rates(oracle.step)
-        x = oracle.prox_x(s.x - step_x * s.u, step_x)
-        y = oracle.prox_y(s.y + step_y * s.v, step_y)
+        x = oracle.prox_x(s.x.sub(s.u, alpha=step_x), step_x)
+        y = oracle.prox_y(s.y.add(s.v, alpha=step_y), step_y)
         gx, gy = oracle.grads(x, y, oracle.draw())
         u = _moved(s.u, gx, self.beta_x * eta)
         v = _moved(s.v, gy, self.beta_y * eta)

@@ -58,7 +58,5 @@ class MinimaxAlgorithm(PeriodicAlgorithm[Minimax, AnyMinimaxState]):
         """x down along dx and y up along dy, by `scale` times the steps of this iteration."""
         lr_x = scale * rate_at(self.lr_x, oracle.step)
         lr_y = scale * rate_at(self.lr_y, oracle.step)
-        # The steps are new tensors, so that the players may take their place.
-        step_x, step_y = lr_x * dx, lr_y * dy
-        x, y = torch.sub(x, step_x, out=step_x), torch.add(y, step_y, out=step_y)
+        x, y = x.sub(dx, alpha=lr_x), y.add(dy, alpha=lr_y)  # in one pass over memory
         return oracle.prox_x(x, lr_x), oracle.prox_y(y, lr_y)

@@ -79,10 +79,11 @@ class CompositionalAUCOracle(DeepAUCOracle):
                 torch.autograd.grad(gradient, point, vector.view_as(point), retain_graph=True)[0]
                 for gradient, point, vector in zip(gradients, points, vectors, strict=True)
             ]
-            return v - self._rho * torch.cat([product.view(-1, dim) for product in products])
+            joined = torch.cat([product.view(-1, dim) for product in products])
+            return v.sub(joined, alpha=self._rho)
 
         values = torch.cat([gradient.detach().view(-1, dim) for gradient in gradients])
-        return x - self._rho * values, pullback
+        return x.sub(values, alpha=self._rho), pullback
 
     def _joint(self, x: Tensor, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """The point of all clients at once, and the gradients there."""
