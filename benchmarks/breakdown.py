@@ -49,13 +49,14 @@ def measure() -> Iterator[Ratio]:
     algorithm, communicator = AdaFGDA(lr_x=0.3, lr_y=0.3, local_steps=10), AdaptiveMatrix()
     communicator.open(LocalTransport(), oracle.site.placement, algorithm.schedule)
     watched: Any = oracle
-    watched._loss_at = watch("forward", oracle._loss_at)
+    network = watched._at_once._dense  # the default network is differentiated by hand
+    network.scores = watch("forward", network.scores)
     watched._gradients = watch("backward", oracle._gradients)
     watched.data = _Watched(
         oracle.data, batches=_Watched(oracle.data.batches, at=watch("draw", oracle.data.batches.at))
     )
-    communicator.mean = watch("sync", communicator.mean)  # type: ignore[method-assign]
-    communicator.server = watch("sync", communicator.server)  # type: ignore[method-assign]
+    wire: Any = communicator
+    wire.mean, wire.server = (watch("sync", verb) for verb in (wire.mean, wire.server))
     with torch.no_grad():
         state = algorithm.init(oracle.at_start(), communicator.at_start())
 

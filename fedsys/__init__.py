@@ -1,5 +1,6 @@
 """Federated optimisation beyond plain minimisation."""
 
+import fedsys.huge_pages  # noqa: F401  before torch
 from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, PeriodicAlgorithm, State
 from fedsys.errors import FedsysError, InputError
 from fedsys.problems import (

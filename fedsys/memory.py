@@ -7,6 +7,7 @@ import ctypes
 import torch
 
 _LESSON = 30 * 2**20
+_TOO_MUCH = 2**28
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of malloc.h
 
 
@@ -17,13 +18,14 @@ def keep_freed_memory(block: int = 0) -> None:
     freed, and new pages then cost a tenth of a small model's step and of a large round. One block
     of 30 MB, which is never written to, teaches it to keep 60 MB; it takes no lessons from blocks
     above 32 MB, for which new pages are mapped and faulted in every time. Where such are in use it
-    is told to keep everything: a step on 40 MB of rows then takes half the time.
+    is told to keep everything: a step on 40 MB of rows then takes half the time. But what it keeps
+    falls into pieces: of blocks beyond 256 MB it would hold several times what is in use.
 
     Args:
         block: the bytes of the largest tensor that every step makes.
     """
     torch.empty(_LESSON, dtype=torch.uint8)
     tell = getattr(ctypes.CDLL(None), "mallopt", None)
-    if block > _LESSON and tell is not None:
+    if _LESSON < block <= _TOO_MUCH and tell is not None:
         tell(_M_MMAP_MAX, 0)
         tell(_M_TRIM_THRESHOLD, 2**31 - 1)

@@ -45,9 +45,9 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
 
     def step(self, s: MinimisationState, oracle: Minimisation, sync: Sync) -> MinimisationState:
         """One gradient step."""
-        g = oracle.grad(s.x, oracle.draw())
-        x = sync(s.x.sub(g, alpha=self.lr))  # in one pass over memory
-        return MinimisationState(x)
+        # In one pass over memory, and a round finds no gradient there any more.
+        x = s.x.sub(oracle.grad(s.x, oracle.draw()), alpha=self.lr)
+        return MinimisationState(sync(x))
 
     def solution(self, s: MinimisationState) -> Tensor:
         """x."""
