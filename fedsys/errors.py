@@ -51,3 +51,15 @@ def require(condition: bool, owner: str, name: str, value: object, rule: str) ->
     """Raise `owner: name must be rule, got value` unless the condition holds."""
     if not condition:
         raise InputError(f"{owner}: {name} must be {rule}, got {value!r}")
+
+
+class KindError(InputError):
+    """An algorithm on a problem of the wrong kind."""
+
+    def __init__(self, algorithm: object, problem: object, kinds: list[str]) -> None:
+        self.kinds = kinds
+        needs = getattr(algorithm, "kind", "?")
+        super().__init__(
+            f"{type(algorithm).__name__} needs a {needs} problem; "
+            f"{type(problem).__name__} is {' and '.join(kinds) or 'of no known kind'}"
+        )

@@ -27,7 +27,8 @@ from fedsys.communication import (
 from fedsys.errors import InputError
 from fedsys.problems import Classification, QuadraticGame, Site
 from fedsys.runtime.checkpoint import Checkpoints
-from fedsys.runtime.runner import Plan, Result, Runner
+from fedsys.runtime.plan import Plan
+from fedsys.runtime.runner import Result, Runner
 from fedsys.runtime.world import World
 
 COARSE = ["int8", "top_k"]

@@ -19,7 +19,8 @@ from fedsys.communication import AdaptiveMatrix, AllReduce, Every, Placement
 from fedsys.communication.weights import Participation
 from fedsys.errors import InputError
 from fedsys.runtime.api import make_site
-from fedsys.runtime.runner import Plan, Runner
+from fedsys.runtime.plan import Plan
+from fedsys.runtime.runner import Runner
 from fedsys.runtime.world import World
 
 Command = Callable[..., Done]

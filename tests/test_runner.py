@@ -34,7 +34,8 @@ from fedsys.problems import (
 from fedsys.problems.games import OperatorOracle
 from fedsys.runtime.api import default_communicator, make_site
 from fedsys.runtime.checkpoint import Checkpoints
-from fedsys.runtime.runner import Plan, Runner
+from fedsys.runtime.plan import Plan
+from fedsys.runtime.runner import Runner
 from fedsys.runtime.world import World
 
 GAME = QuadraticGame(dim=2, samples=4, batch_size=1)

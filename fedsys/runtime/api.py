@@ -11,7 +11,8 @@ from fedsys.algorithms import Algorithm
 from fedsys.communication import AdaptiveMatrix, AllReduce, Coins, Placement, SkipCoin
 from fedsys.errors import InputError
 from fedsys.problems import Oracle, Problem, Site
-from fedsys.runtime.runner import Plan, Record, Result, Runner
+from fedsys.runtime.plan import Plan
+from fedsys.runtime.runner import Record, Result, Runner
 from fedsys.runtime.world import World, choose_backend, choose_device, set_threads
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedsys.config import Settings
-from fedsys.errors import InputError, InterruptedRunError, LostRankError
+from fedsys.errors import InputError, InterruptedRunError, KindError, LostRankError
 from fedsys.runtime import checkpoint
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
@@ -25,8 +25,9 @@ from fedsys.runtime.display import Display, headline, metrics_of
 from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.kinds import explain_kind
 from fedsys.runtime.loggers import Logger
+from fedsys.runtime.plan import Plan
 from fedsys.runtime.run_directory import RunDirectory, began
-from fedsys.runtime.runner import KindError, Plan, Result, Runner
+from fedsys.runtime.runner import Result, Runner
 from fedsys.runtime.summary import best, numbers, theory
 from fedsys.runtime.world import World
 

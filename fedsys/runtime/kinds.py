@@ -8,8 +8,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from fedsys import config
-from fedsys.errors import InputError
-from fedsys.runtime.runner import KindError
+from fedsys.errors import InputError, KindError
 
 
 def explain_kind(error: KindError, choices: Mapping[str, str], needs: str) -> InputError:

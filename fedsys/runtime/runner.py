@@ -13,11 +13,18 @@ import torch
 from torch import Tensor
 
 from fedsys.algorithms import Algorithm, State
-from fedsys.communication import AllReduce, Every, Schedule, Traffic
-from fedsys.errors import FedsysError, InputError, InterruptedRunError, NonFiniteError
+from fedsys.communication import AllReduce, Every, Traffic
+from fedsys.errors import (
+    FedsysError,
+    InputError,
+    InterruptedRunError,
+    KindError,
+    NonFiniteError,
+)
 from fedsys.problems import KINDS, Oracle, Problem, Reporting, Site, Theory
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
-from fedsys.runtime.watched import WatchedSync, first_non_finite
+from fedsys.runtime.non_finite import Search, is_finite
+from fedsys.runtime.plan import Plan
 from fedsys.runtime.world import World
 
 Record = dict[str, float]
@@ -39,36 +46,6 @@ class Result:
     """The constants that some of them came from."""
     report: dict[str, Any] | None = None
     """A closer look at the end, of a problem that has one."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long to run, in steps or in rounds, and after how many rounds to evaluate."""
-
-    steps: int | None = None
-    rounds: int | None = None
-    evaluate_every: int = 1
-
-    def __post_init__(self) -> None:
-        if (self.steps is None) == (self.rounds is None):
-            raise InputError(
-                f"give steps or rounds, one of the two; got steps={self.steps}, "
-                f"rounds={self.rounds}"
-            )
-        for name in ("steps", "rounds", "evaluate_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
-
-    def is_over(self, step: int, rounds: int) -> bool:
-        """Whether there is nothing left to do."""
-        return step >= self.steps if self.steps is not None else rounds >= (self.rounds or 0)
-
-    def length(self, schedule: Schedule) -> int:
-        """The steps of the run; those that can be expected, if coins decide on its rounds."""
-        if self.steps is not None:
-            return self.steps
-        return round((self.rounds or 0) * schedule.steps_per_round)
 
 
 @dataclass
@@ -226,10 +203,10 @@ class Runner:
     ) -> None:
         with self._clock_stopped():
             stops = self.communicator.on_nonfinite == "stop"
-            broken = stops and self._non_finite(state, step, 0) is not None
+            broken = stops and not is_finite(state)
             if any(self.world.transport.all_gather_object(broken)):
                 # Those that are there are worth more than this one.
-                self._find_non_finite(last_seen, step)
+                raise self._search().error(*last_seen, step)
             memory = self.communicator.memory
             lengths = {name: rows.shape[1] for name, rows in memory.items()}
             traffic = self.communicator.traffic.as_dict()
@@ -256,7 +233,7 @@ class Runner:
             aside = self.communicator.aside()
             points = {name: aside(z) for name, z in self.algorithm.outputs(state).items()}
             if not all(bool(z[0].isfinite().all()) for z in points.values()):
-                self._find_non_finite(last_seen, int(stamp["step"]))
+                raise self._search().error(*last_seen, int(stamp["step"]))
             drift = self._drift(self.algorithm.solution(entering))
             metrics = {
                 f"{name}_{metric}".lstrip("_"): value
@@ -283,31 +260,8 @@ class Runner:
         distances = (z - aside(z)).square().sum(1, keepdim=True)
         return float(aside(distances)[0])
 
-    def _find_non_finite(self, last_seen: tuple[int, State], end: int) -> None:
-        """Go through the steps since the last record once more and name the first that failed."""
-        first, state = last_seen
-        self.communicator.rewind(first)
-        mine = self._non_finite(state, first - 1, 0)
-        for step in range(first, end):
-            sync = WatchedSync(self.communicator.at(step))
-            state = self.algorithm.step(state, self._oracle.at(step), sync)
-            if mine is None and sync and sync.culprit is not None:
-                # Who handed it in, before the mean gave it to everybody.
-                exchange, row = sync.culprit
-                mine = step, exchange, self.site.hosted[row], "a variable"
-            mine = mine or self._non_finite(state, step, sync.exchanges)
-        found = [f for f in self.world.transport.all_gather_object(mine) if f is not None]
-        step, _, client, variable = min(found)
-        raise NonFiniteError(step, client, variable, self.site.placement.host_of(client))
-
-    def _non_finite(
-        self, state: State, step: int, exchange: int
-    ) -> tuple[int, int, int, str] | None:
-        for name, rows in state.tensors().items():
-            row = first_non_finite(rows)
-            if row is not None:
-                return step, exchange, self.site.hosted[row], name
-        return None
+    def _search(self) -> Search:
+        return Search(self.algorithm, self._oracle, self.communicator, self.world, self.site)
 
     @contextmanager
     def _clock_stopped(self) -> Iterator[None]:
@@ -320,15 +274,3 @@ class Runner:
 def stepping(oracle: Oracle) -> AbstractContextManager[None]:
     """What an algorithm's steps run in: the cheapest mode of torch that the oracle can do with."""
     return torch.no_grad() if oracle.uses_autograd else torch.inference_mode()
-
-
-class KindError(InputError):
-    """An algorithm on a problem of the wrong kind."""
-
-    def __init__(self, algorithm: object, problem: object, kinds: list[str]) -> None:
-        self.kinds = kinds
-        needs = getattr(algorithm, "kind", "?")
-        super().__init__(
-            f"{type(algorithm).__name__} needs a {needs} problem; "
-            f"{type(problem).__name__} is {' and '.join(kinds) or 'of no known kind'}"
-        )
