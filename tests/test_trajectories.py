@@ -97,7 +97,7 @@ from fedsys.problems import (
     Site,
 )
 from fedsys.problems.games import OperatorOracle
-from fedsys.problems.oracle import SteppingOracle
+from fedsys.problems.stepping import SteppingOracle
 from fedsys.problems.terms import L1, NONE, Simplex, Term
 from fedsys.random import BLOCK, generator
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedsys.communication.all_reduce import AllReduce
 from fedsys.communication.flat import as_rows, local_sums
+from fedsys.communication.sync import Serve
 from fedsys.communication.traffic import Traffic
 
 _MAX_RESULTS, _MAX_AXES = 16, 4
@@ -24,11 +25,7 @@ class AdaptiveMatrix(AllReduce):
     name = "adaptive_matrix"
 
     def server(
-        self,
-        function: Callable[..., Tensor | tuple[Tensor, ...]],
-        fields: tuple[Tensor, ...],
-        traffic: Traffic,
-        step: int,
+        self, function: Serve, fields: tuple[Tensor, ...], traffic: Traffic, step: int
     ) -> tuple[Tensor, ...]:
         """Run the function of the means on rank 0; all clients share its result."""
         rider = self._boarding(step)

@@ -13,7 +13,7 @@ from fedsys.communication.compression import Codec, Compressed
 from fedsys.communication.flat import as_rows, local_sums
 from fedsys.communication.placement import Placement
 from fedsys.communication.schedule import Every, Schedule
-from fedsys.communication.sync import Sync
+from fedsys.communication.sync import Serve, Sync
 from fedsys.communication.traffic import Traffic
 from fedsys.communication.transport import LocalTransport, Transport
 from fedsys.communication.weights import Participation, Weights
@@ -176,11 +176,7 @@ class AllReduce:
         return self._mean(fields, traffic, step)
 
     def server(
-        self,
-        function: Callable[..., Tensor | tuple[Tensor, ...]],
-        fields: tuple[Tensor, ...],
-        traffic: Traffic,
-        step: int,
+        self, function: Serve, fields: tuple[Tensor, ...], traffic: Traffic, step: int
     ) -> tuple[Tensor, ...]:
         """Run a function of the means on the server and broadcast its result."""
         raise InputError(

@@ -5,7 +5,6 @@ Axes: C hosted clients, n numbers of a field.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsys.communication.schedule import Coins, Schedule
+from fedsys.communication.sync import Serve
 from fedsys.communication.traffic import Traffic
 from fedsys.errors import InputError, require
 
@@ -116,11 +116,7 @@ class Compressed:
         return means
 
     def server(
-        self,
-        function: Callable[..., Tensor | tuple[Tensor, ...]],
-        fields: tuple[Tensor, ...],
-        traffic: Traffic,
-        step: int,
+        self, function: Serve, fields: tuple[Tensor, ...], traffic: Traffic, step: int
     ) -> tuple[Tensor, ...]:
         """The server's function of those means."""
         if step < 0:

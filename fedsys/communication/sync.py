@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from fedsys.communication.compression import Compressed
     from fedsys.communication.traffic import Traffic
 
+Serve = Callable[..., Tensor | tuple[Tensor, ...]]
+"""What the server does with the means: one or several tensors of them."""
+
 
 class Sync:
     """The paper's averaging line: the only way for an algorithm to communicate.
@@ -50,9 +53,7 @@ class Sync:
             fields = self._communicator.mean(fields, self._traffic, self.step)
         return fields if len(fields) > 1 else fields[0]
 
-    def server(
-        self, function: Callable[..., Tensor | tuple[Tensor, ...]], *fields: Tensor
-    ) -> tuple[Tensor, ...]:
+    def server(self, function: Serve, *fields: Tensor) -> tuple[Tensor, ...]:
         """Means of the fields reach the server, which runs the function and broadcasts its result.
 
         The function gets the means without the client axis, runs on rank 0 only, and returns one or

@@ -33,13 +33,13 @@ from fedsys.problems.oracle import (
     Oracle,
     Problem,
     Reporting,
-    Site,
     Variational,
 )
 from fedsys.problems.quadratic_bilevel import QuadraticBilevel
 from fedsys.problems.quadratic_game import QuadraticGame
 from fedsys.problems.robust_least_squares import RobustLeastSquares
 from fedsys.problems.robust_network import RobustNetwork
+from fedsys.problems.site import Site
 from fedsys.problems.synthetic_saddle import SyntheticSaddle
 from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
 

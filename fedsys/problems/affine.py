@@ -11,7 +11,8 @@ from torch import Tensor
 from fedsys.communication import Sync
 from fedsys.problems.constants import Constants
 from fedsys.problems.games import OperatorOracle
-from fedsys.problems.oracle import Draw, Site
+from fedsys.problems.oracle import Draw
+from fedsys.problems.site import Site
 from fedsys.problems.terms import NONE, Term
 from fedsys.random import BlockedDraws
 

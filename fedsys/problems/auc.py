@@ -17,7 +17,7 @@ from fedsys.problems.client_data import ClientData
 from fedsys.problems.mapping import Loss
 from fedsys.problems.network import MinimaxNetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from fedsys.communication import Sync
-from fedsys.problems.oracle import Curvature, Draw, Site, SteppingOracle
+from fedsys.problems.oracle import Curvature, Draw
+from fedsys.problems.site import Site
+from fedsys.problems.stepping import SteppingOracle
 from fedsys.random import generator
 
 ClientLoss = Callable[[Tensor, Tensor, int, np.random.Generator], Tensor]

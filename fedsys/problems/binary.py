@@ -16,7 +16,7 @@ from fedsys.errors import require
 from fedsys.problems.mapping import Loss
 from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.problems.stacked import slopes
 
 

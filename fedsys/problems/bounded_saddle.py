@@ -15,7 +15,7 @@ from fedsys.communication import Sync
 from fedsys.errors import require
 from fedsys.problems.constants import Constants
 from fedsys.problems.games import OperatorOracle
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.random import generator
 
 Values = TypeVar("Values", Tensor, np.ndarray)

@@ -12,7 +12,7 @@ from fedsys.communication import Sync
 from fedsys.compat import torchmetrics
 from fedsys.problems.network import MinimisationNetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.problems.stacked import slopes
 
 

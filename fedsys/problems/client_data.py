@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsys.data import Batches, Dataset, Partition
 from fedsys.data.batches import piece_size
 from fedsys.data.partition import Deal, deal
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedsys.communication import Sync
 from fedsys.errors import require
 from fedsys.problems import spectra
 from fedsys.problems.affine import AffineOracle
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.problems.terms import L1
 from fedsys.random import generator
 

@@ -13,7 +13,8 @@ from fedsys.errors import require
 from fedsys.models import StackedModules
 from fedsys.problems.auc import DeepAUC, DeepAUCOracle
 from fedsys.problems.binary import cross_entropy
-from fedsys.problems.oracle import Draw, Pullback, Site
+from fedsys.problems.oracle import Draw, Pullback
+from fedsys.problems.site import Site
 
 
 @dataclass(frozen=True)

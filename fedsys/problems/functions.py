@@ -15,7 +15,9 @@ from torch import Tensor
 
 from fedsys.communication import Sync
 from fedsys.problems.games import OperatorOracle
-from fedsys.problems.oracle import Draw, Pullback, Site, SteppingOracle
+from fedsys.problems.oracle import Draw, Pullback
+from fedsys.problems.site import Site
+from fedsys.problems.stepping import SteppingOracle
 from fedsys.random import generator
 
 Metrics = Callable[[Tensor], dict[str, float]]

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fedsys.communication import Sync
 from fedsys.problems.constants import Constants
-from fedsys.problems.oracle import Draw, Site, SteppingOracle
+from fedsys.problems.oracle import Draw
+from fedsys.problems.site import Site
+from fedsys.problems.stepping import SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 from fedsys.random import BlockedDraws
 

@@ -16,8 +16,8 @@ from fedsys.data.partition import deal
 from fedsys.errors import InputError, require
 from fedsys.models import MLP, ModelSource
 from fedsys.problems.network_problem import NetworkProblem
-from fedsys.problems.oracle import Site
 from fedsys.problems.reweighting import ReweightingOracle, SampleWeighting
+from fedsys.problems.site import Site
 from fedsys.problems.stacked import StackedBatches, stacked_model
 from fedsys.random import generator
 

@@ -15,7 +15,9 @@ from fedsys.memory import keep_freed_memory
 from fedsys.models import FlatModule
 from fedsys.problems.client_data import ClientData
 from fedsys.problems.mapping import AtOnce, Loss, choose_way
-from fedsys.problems.oracle import Draw, Site, SteppingOracle
+from fedsys.problems.oracle import Draw
+from fedsys.problems.site import Site
+from fedsys.problems.stepping import SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 
 

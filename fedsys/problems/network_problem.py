@@ -11,8 +11,8 @@ from fedsys.errors import require
 from fedsys.models import MLP, ModelSource
 from fedsys.problems.client_data import ClientData
 from fedsys.problems.mapping import require_way
-from fedsys.problems.oracle import Site
 from fedsys.problems.seeded import seeded_build
+from fedsys.problems.site import Site
 
 
 @dataclass(frozen=True)

@@ -6,49 +6,16 @@ Axes: C hosted clients, M all clients, d variables. A point is [C, d]: a row per
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from fedsys.communication import Placement, Sync
+from fedsys.communication import Sync
 from fedsys.problems.constants import Constants
-from fedsys.random import BlockedDraws
+from fedsys.problems.site import Site
 
 Draw = Any
 """A random sample for each hosted client. Only the oracle that made it looks inside."""
-
-
-_FIRST_DRAW_OF_INIT = 1 << 20
-"""Draws k from here on belong to `init`, so that it shares none with iteration 0."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where an oracle lives: which clients it serves, with which numbers, on which device."""
-
-    placement: Placement = field(default_factory=lambda: Placement(1))
-    seed: int = 0
-    dtype: torch.dtype = torch.float32
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    kind: str | None = None
-    """What the algorithm solves, for problems that can be posed in more than one way."""
-
-    @property
-    def hosted(self) -> range:
-        """The clients hosted here."""
-        return self.placement.hosted
-
-    def convert(self, values: np.ndarray) -> Tensor:
-        """An array in this site's numbers."""
-        return torch.from_numpy(values).to(dtype=self.dtype, device=self.device)
-
-    def rows(self, point: Tensor) -> Tensor:
-        """One point [d] as the row of every hosted client, in this site's numbers."""
-        point = point.to(dtype=self.dtype, device=self.device)
-        return point.expand(len(self.hosted), -1)
 
 
 @runtime_checkable
@@ -246,56 +213,3 @@ class Problem(Protocol[AnyOracle]):
 
     def oracle(self, site: Site) -> AnyOracle:
         """The oracle of the clients hosted at a site."""
-
-
-class SteppingOracle:
-    """The part of an oracle that counts: iteration `step`, and how many draws it has made."""
-
-    step = 0
-    rider: Tensor | None = None
-    uses_autograd = True
-    z0: Tensor
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.sizes = [1] * len(site.hosted)
-        self._normals = BlockedDraws(site.seed, "normal", site.hosted)
-        self._drawn = 0
-
-    def at(self, step: int) -> Self:
-        """The same oracle at the beginning of iteration `step`."""
-        bound = object.__new__(type(self))  # copy.copy takes ten times as long
-        bound.__dict__.update(self.__dict__)
-        bound.step, bound._drawn = step, 0
-        return bound
-
-    def at_start(self) -> Self:
-        """The same oracle before the first iteration, with draws of its own."""
-        bound = self.at(0)
-        bound._drawn = _FIRST_DRAW_OF_INIT
-        return bound
-
-    @property
-    def finite_sum(self) -> bool:
-        """Whether a draw is a sample of the client's data."""
-        return False
-
-    def normal(self) -> Tensor:
-        """A standard normal vector for each hosted client, as a draw of its own."""
-        return self.site.convert(self._normals.normal(*self._next(), self.z0.shape[1]))
-
-    def constants(self, sync: Sync) -> Constants | None:
-        """Nobody knows them."""
-        return None
-
-    def prox(self, z: Tensor, step: float) -> Tensor:
-        """No terms."""
-        return z
-
-    prox_x = prox_y = mirror = prox
-
-    def _next(self) -> tuple[int, int]:
-        """(step, k) of the next draw."""
-        k = self._drawn
-        self._drawn += 1
-        return self.step, k

@@ -13,7 +13,8 @@ from fedsys.communication import Sync
 from fedsys.errors import require
 from fedsys.problems import spectra
 from fedsys.problems.bilevel import BilevelOracle
-from fedsys.problems.oracle import Curvature, Draw, Site
+from fedsys.problems.oracle import Curvature, Draw
+from fedsys.problems.site import Site
 from fedsys.random import BlockedDraws, generator
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fedsys.errors import require
 from fedsys.problems import spectra
 from fedsys.problems.affine import AffineOracle
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.random import generator
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedsys.communication import Sync
 from fedsys.models import Pull
 from fedsys.problems.bilevel import AutogradCurvature, leaf
-from fedsys.problems.oracle import Curvature, Draw, Site, SteppingOracle
+from fedsys.problems.oracle import Curvature, Draw
+from fedsys.problems.site import Site
 from fedsys.problems.stacked import (
     NetworkModel,
     Samples,
@@ -23,6 +24,7 @@ from fedsys.problems.stacked import (
     losses,
     slopes,
 )
+from fedsys.problems.stepping import SteppingOracle
 
 
 class Weighting(Protocol):

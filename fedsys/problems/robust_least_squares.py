@@ -14,7 +14,8 @@ from fedsys.data.california import california_housing
 from fedsys.errors import InputError, require
 from fedsys.problems.affine import AffineOracle, chosen_samples
 from fedsys.problems.constants import Constants
-from fedsys.problems.oracle import Draw, Site
+from fedsys.problems.oracle import Draw
+from fedsys.problems.site import Site
 from fedsys.random import generator
 
 SOURCES = ("synthetic", "california")

@@ -13,7 +13,7 @@ from fedsys.errors import require
 from fedsys.problems.classification import accuracy, cross_entropy
 from fedsys.problems.network import MinimaxNetworkOracle
 from fedsys.problems.network_problem import NetworkProblem
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.problems.terms import NONE, Ball
 
 

@@ -15,7 +15,7 @@ from fedsys.data import Batches
 from fedsys.models import DenseStack, FlatModule, Pull
 from fedsys.problems.bilevel import leaf
 from fedsys.problems.mapping import choose_way
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 
 
 class Samples(NamedTuple):

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsys.communication import Sync
 from fedsys.errors import require
 from fedsys.problems.affine import AffineOracle
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.random import generator
 
 

@@ -11,7 +11,7 @@ import torch
 from fedsys.errors import InputError, require
 from fedsys.problems import spectra
 from fedsys.problems.affine import AffineOracle
-from fedsys.problems.oracle import Site
+from fedsys.problems.site import Site
 from fedsys.random import generator
 
 
