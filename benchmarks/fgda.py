@@ -16,7 +16,6 @@ from fedsys.models import MLP
 from fedsys.problems import DeepAUC, Site
 
 LIMIT = 2.1
-SECONDS = 25.0
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def deep_auc() -> DeepAUC:
     return DeepAUC(Noise(), model=MLP((200, 200)), imbalance=everything, batch_size=BATCH)
 
 
-def measure() -> Iterator[Ratio]:
+def measure(seconds: float = 25.0) -> Iterator[Ratio]:
     """The ratio on deep AUC maximisation, in this process."""
     torch.set_num_threads(1)
     oracle = deep_auc().oracle(Site())
@@ -48,5 +47,5 @@ def measure() -> Iterator[Ratio]:
         for algorithm in (fgda, plain)
     )
     warm_up(ours, theirs)
-    times = interleave(ours, theirs, lasting(SECONDS, at_least=30))
+    times = interleave(ours, theirs, lasting(seconds, at_least=30))
     yield Ratio("fgda step, MLP 784-200-200-1", LIMIT, *times)

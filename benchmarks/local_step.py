@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import process_time
@@ -56,11 +56,11 @@ CASES = (
 )
 
 
-def measure() -> Iterator[Ratio]:
-    """The ratio of each network, in this process."""
+def measure(cases: Sequence[Case] = CASES, seconds: float | None = None) -> Iterator[Ratio]:
+    """The ratio of each network, in this process, each in its own time or in the given one."""
     # A rank has a core. With more threads each kernel would wait for the most disturbed of them.
     torch.set_num_threads(1)
-    for case in CASES:
+    for case in cases:
         torch.manual_seed(0)
         inputs = torch.randn(SAMPLES, *case.input_shape)
         labels = random_labels(SAMPLES, case.outputs)
@@ -75,7 +75,7 @@ def measure() -> Iterator[Ratio]:
         # The runner, too, switches autograd off once and not in every step.
         ours = torch.no_grad()(repeat(steps, case.steps_per_slice, process_time))
         warm_up(ours, theirs)
-        times = interleave(ours, theirs, lasting(case.seconds, at_least=30))
+        times = interleave(ours, theirs, lasting(seconds or case.seconds, at_least=30))
         yield Ratio(f"local step, {case.name}", case.limit, *times)
 
 

@@ -20,7 +20,7 @@ ITERATIONS = 10_000
 LIMIT = 2.0
 
 
-def measure() -> Iterator[Ratio]:
+def measure(seconds: float = 10.0) -> Iterator[Ratio]:
     """The time of one of 10,000 iterations, all clients in one process."""
     torch.set_num_threads(1)
     oracle = QuadraticGame().oracle(Site(Placement(CLIENTS), dtype=torch.float64))
@@ -33,7 +33,7 @@ def measure() -> Iterator[Ratio]:
     theirs = repeat(_numpy_loop(*_mean_games(oracle)), 500, process_time)
     warm_up(ours, theirs)
     pairs = ITERATIONS // 500
-    times = interleave(ours, theirs, lasting(10.0, at_least=pairs))
+    times = interleave(ours, theirs, lasting(seconds, at_least=pairs))
     yield Ratio("ProxSkip, 20 clients", LIMIT, *times)
 
 
