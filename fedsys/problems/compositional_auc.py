@@ -36,7 +36,7 @@ class CompositionalAUC(DeepAUC):
         jacobian: of g, "exact" by a Hessian-vector product, or "identity" (first order).
     """
 
-    rho: float = 0.1
+    rho: float = 0.01
     jacobian: str = "exact"
 
     kinds: ClassVar[tuple[str, ...]] = (*DeepAUC.kinds, "compositional")
