@@ -110,7 +110,7 @@ def best_mixture(
     """The a in the simplex that maximises gains'a subject to rows a >= 0, or a way out."""
     if rows is None:
         return torch.zeros_like(gains).scatter(0, gains.argmax(), 1.0)
-    from scipy.optimize import linprog  # type: ignore[import-untyped]  # takes a while
+    from scipy.optimize import linprog  # takes a while
 
     # Gradients grow small while a stays of size 1: the solver's tolerances are absolute.
     cost, bounds = -_scaled(gains), -_scaled(rows)

@@ -125,7 +125,7 @@ def _optimal_strategies(A: np.ndarray) -> np.ndarray:
 
     A linear programme finds the supports; on them each player makes the other one indifferent.
     """
-    from scipy.optimize import linprog  # type: ignore[import-untyped]  # takes half a second
+    from scipy.optimize import linprog  # takes half a second
 
     rows, columns = A.shape
     value = np.append(np.zeros(rows), 1.0)  # of the variables (x, v): min v with A'x <= v
