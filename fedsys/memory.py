@@ -1,10 +1,12 @@
-"""What the C library does with memory that is freed."""
+"""What the C library does with memory that is freed, and how numbers reach a device."""
 
 from __future__ import annotations
 
 import ctypes
 
+import numpy as np
 import torch
+from torch import Tensor
 
 _LESSON = 30 * 2**20
 _TOO_MUCH = 2**28
@@ -29,3 +31,15 @@ def keep_freed_memory(block: int = 0) -> None:
     if _LESSON < block <= _TOO_MUCH and tell is not None:
         tell(_M_MMAP_MAX, 0)
         tell(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def to_device(values: np.ndarray, device: torch.device) -> Tensor:
+    """Numbers that were drawn on the CPU, on the device of a step.
+
+    A GPU copies from pinned memory while the CPU goes on; from any other it would first wait for
+    all kernels before it. torch keeps the pinned block until the copy is done.
+    """
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fedsys.algorithms import FGDA, AdaFGDA, FedAvg, LocalSCGDAM, LocalSGDA
 from fedsys.communication import AdaptiveMatrix, DistributedTransport, Placement
+from fedsys.memory import to_device
 from fedsys.models import MLP
 from fedsys.problems import Classification, CompositionalAUC, DeepAUC, RobustNetwork, Site
 
@@ -63,3 +65,24 @@ def test_two_rounds_need_no_number_of_the_device_and_stay_on_it(
     for name, rows in fields.items():
         assert rows.device == META, name
         assert len(rows) == hosted, name
+
+
+def test_drawn_numbers_reach_a_gpu_from_pinned_memory_without_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is no GPU here: what would be asked of torch is written down instead."""
+    asked: list[Any] = []
+
+    class Recorded(Tensor):
+        def pin_memory(self, *args: Any) -> Tensor:
+            asked.append("pinned")
+            return self
+
+        def to(self, *args: Any, **options: Any) -> Tensor:
+            asked.append((args, options))
+            return self
+
+    monkeypatch.setattr(torch, "from_numpy", lambda values: torch.ones(2).as_subclass(Recorded))
+    gpu = torch.device("cuda:1")
+    to_device(np.ones(2), gpu)
+    assert asked == ["pinned", ((gpu,), {"non_blocking": True})]

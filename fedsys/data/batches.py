@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from fedsys.memory import to_device
 from fedsys.random import Streams
 
 _PIECE_ON_CPU = 2**17
@@ -127,7 +127,7 @@ class Batches:
             epoch, start = divmod(step * batch_size, self.sizes[0])
             if epoch == orders.epochs[0] and start + batch_size <= self.sizes[0]:
                 pick = orders.samples[start : start + batch_size].copy()
-                return torch.from_numpy(pick).to(self._inputs.device)
+                return to_device(pick, self._inputs.device)
         epochs, first = np.divmod(step * batch_size, self._lengths)
         for row in np.flatnonzero(orders.epochs != epochs).tolist():
             self._shuffle(orders, row, epochs[row], k)
@@ -136,7 +136,7 @@ class Batches:
         picks = orders.samples[np.minimum(places, last[:, None])]
         for row in np.flatnonzero(first + batch_size > self._lengths).tolist():
             picks[row] = self._across_epochs(orders, row, int(first[row]), k, batch_size)
-        return torch.from_numpy(picks.reshape(-1)).to(self._inputs.device)
+        return to_device(picks.reshape(-1), self._inputs.device)
 
     def _own(self, row: int) -> slice:
         """Which of the hosted samples are those of the client in this row."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsys.communication import Sync
+from fedsys.memory import to_device
 from fedsys.problems.constants import Constants
 from fedsys.problems.games import OperatorOracle
 from fedsys.problems.oracle import Draw
@@ -66,7 +67,7 @@ class AffineOracle(OperatorOracle):
         if self._batch_size is None:
             return None
         picks = self._picks.integers(step, k, self._samples, self._batch_size)
-        return torch.from_numpy(picks).to(self._M.device)
+        return to_device(picks, self._M.device)
 
     def sample_operator(self, z: Tensor, sample: Draw) -> Tensor:
         """The mean of F_ij over the drawn samples j."""

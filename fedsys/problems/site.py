@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsys.communication import Placement
+from fedsys.memory import to_device
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Site:
 
     def convert(self, values: np.ndarray) -> Tensor:
         """An array in this site's numbers."""
-        return torch.from_numpy(values).to(dtype=self.dtype, device=self.device)
+        return to_device(values, self.device).to(self.dtype)
 
     def rows(self, point: Tensor) -> Tensor:
         """One point [d] as the row of every hosted client, in this site's numbers."""
