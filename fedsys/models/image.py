@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from fedsys.errors import require
+from fedsys.models.batch_norm import BatchNorm2d
 
 NORMS = ("batch", "group")
 
@@ -25,4 +26,4 @@ def require_norm(owner: str, norm: str) -> None:
 
 def make_norm(kind: str, channels: int) -> nn.Module:
     """BatchNorm, or GroupNorm of 8 groups, which keeps no statistics and mixes no samples."""
-    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(8, channels)
+    return BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(8, channels)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedsys.models.flat import FlatModule
+from fedsys.models.flat import FlatModule, shaped
 
 Function = Callable[..., Tensor]
 """function(*modules, *batch) of one client."""
@@ -92,7 +92,7 @@ class StackedModules:
         return self._shaped(parts)
 
     def _shaped(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        return [part.view(-1, *s) for part, s in zip(parts, self._shapes, strict=True)]
+        return [shaped(part, s) for part, s in zip(parts, self._shapes, strict=True)]
 
     def _lend(self, slots: list[Tensor]) -> None:
         """Tell the dense layers where their gradients belong."""

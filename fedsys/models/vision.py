@@ -43,8 +43,7 @@ class TorchvisionModel:
         make: Callable[..., Any] = getattr(torchvision().models, self.name)
         net: nn.Module = make(num_classes=outputs)
         self._fit_input(net, input_shape)
-        if self.norm == "group":
-            _replace_batch_norm(net)
+        _replace_batch_norm(net, self.norm)
         return net
 
     def _fit_input(self, net: nn.Module, input_shape: tuple[int, ...]) -> None:
@@ -80,8 +79,8 @@ class DenseNet121(TorchvisionModel):
     pool: ClassVar[str] = "features.pool0"
 
 
-def _replace_batch_norm(net: nn.Module) -> None:
+def _replace_batch_norm(net: nn.Module, norm: str) -> None:
     names = [name for name, part in net.named_modules() if isinstance(part, nn.BatchNorm2d)]
     for name in names:
         channels: Any = net.get_submodule(name).num_features
-        net.set_submodule(name, make_norm("group", channels))
+        net.set_submodule(name, make_norm(norm, channels))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedsys.communication import Sync
 from fedsys.data import Batch
 from fedsys.memory import keep_freed_memory
-from fedsys.models import FlatModule
+from fedsys.models import FlatModule, flattened
 from fedsys.problems.client_data import ClientData
 from fedsys.problems.mapping import AtOnce, Loss, choose_way
 from fedsys.problems.oracle import Draw
@@ -131,7 +131,7 @@ class NetworkOracle(SteppingOracle):
             joined = at_once.gradients(rows, batch)
         else:
             clients = range(len(rows[0]))
-            parts = [part.reshape(-1) for c in clients for part in self._backward(c, rows, batch)]
+            parts = [flattened(part) for c in clients for part in self._backward(c, rows, batch)]
             joined = torch.cat(parts).view(len(clients), -1)
         return joined.split_with_sizes(self._dims, dim=1)
 
