@@ -160,9 +160,9 @@ class AllReduce:
         assert isinstance(self.schedule, Every)
         return self.schedule.communicates(step)
 
-    def _coins(self, step: int) -> Mapping[str, bool]:
+    def _coins(self, step: int) -> Mapping[str, bool] | None:
         """The shared coins of a step, other than the one that decides on communication."""
-        return {}
+        return None
 
     # The verbs.
 

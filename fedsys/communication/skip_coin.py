@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +23,7 @@ _BLOCK = 1024
 _NO_COINS = np.empty((0, 0), dtype=np.bool_)
 
 
-@dataclass(frozen=True)
-class _Round:
+class _Round(NamedTuple):
     """The coins of the steps `first`..`last`; the last is the one that communicates."""
 
     first: int
@@ -52,13 +51,14 @@ class SkipCoin(AllReduce):
 
     def _communicates(self, step: int) -> bool:
         if isinstance(self.schedule, Coins):
-            assert self._round.first <= step <= self._round.last, f"no coins for step {step}"
-            return step == self._round.last
+            first, last, _ = self._round
+            assert first <= step <= last, f"no coins for step {step}"
+            return step == last
         return super()._communicates(step)
 
-    def _coins(self, step: int) -> Mapping[str, bool]:
+    def _coins(self, step: int) -> Mapping[str, bool] | None:
         if not isinstance(self.schedule, Coins) or not self.schedule.others:
-            return {}
+            return None
         flips = self._round.others[:, step - self._round.first].tolist()
         return dict(zip(self.schedule.others, flips, strict=True))
 

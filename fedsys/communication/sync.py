@@ -24,6 +24,8 @@ class Sync:
     back as one row shared by all hosted clients: never write to them in place.
     """
 
+    __slots__ = ("_coins", "_communicates", "_communicator", "_traffic", "step")  # made every step
+
     def __init__(
         self,
         communicator: AllReduce | Compressed,
@@ -35,7 +37,7 @@ class Sync:
         self._communicator = communicator
         self._communicates = communicates
         self._traffic = traffic
-        self._coins = coins or {}
+        self._coins = coins
         self.step = step
 
     def __bool__(self) -> bool:
@@ -69,4 +71,5 @@ class Sync:
 
     def coin(self, name: str) -> bool:
         """This step's shared coin of that name; the algorithm's schedule declares its chance."""
+        assert self._coins is not None, "the schedule has no coins but that of the round"
         return self._coins[name]

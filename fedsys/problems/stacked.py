@@ -97,7 +97,7 @@ def slopes(z: Tensor, labels: Tensor) -> Tensor:
     """Its derivative in the scores: [C, B, O]."""
     if z.shape[2] == 1:
         return z.sigmoid() - labels[:, :, None]
-    return z.softmax(2) - F.one_hot(labels, z.shape[2])
+    return _softmax(z) - F.one_hot(labels, z.shape[2])
 
 
 def bends(z: Tensor, u: Tensor) -> Tensor:
@@ -105,8 +105,14 @@ def bends(z: Tensor, u: Tensor) -> Tensor:
     if z.shape[2] == 1:
         p = z.sigmoid()
         return p * (1 - p) * u
-    p = z.softmax(2)
+    p = _softmax(z)
     return p * (u - (p * u).sum(2, keepdim=True))
+
+
+def _softmax(z: Tensor) -> Tensor:
+    """The chances of the classes: torch's own takes five times as long over a short last axis."""
+    p = (z - z.amax(2, keepdim=True)).exp_()
+    return p.div_(p.sum(2, keepdim=True))
 
 
 class NetworkModel:
