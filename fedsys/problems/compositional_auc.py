@@ -40,6 +40,7 @@ class CompositionalAUC(DeepAUC):
     jacobian: str = "exact"
 
     kinds: ClassVar[tuple[str, ...]] = (*DeepAUC.kinds, "compositional")
+    differentiates_twice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

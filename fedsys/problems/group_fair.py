@@ -54,6 +54,7 @@ class GroupFair(NetworkProblem):
     validation: str = "all"
 
     kinds: ClassVar[tuple[str, ...]] = ("bilevel", "grouped", "minimisation")
+    differentiates_twice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,6 +48,7 @@ class HyperCleaning(NetworkProblem):
     l2: float = 1e-3
 
     kinds: ClassVar[tuple[str, ...]] = ("bilevel",)
+    differentiates_twice: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
