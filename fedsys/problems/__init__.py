@@ -34,6 +34,7 @@ from fedsys.problems.oracle import (
     Problem,
     Reporting,
     Variational,
+    descend,
 )
 from fedsys.problems.quadratic_bilevel import QuadraticBilevel
 from fedsys.problems.quadratic_game import QuadraticGame
@@ -84,4 +85,5 @@ __all__ = [
     "Theory",
     "TwoPoints",
     "Variational",
+    "descend",
 ]
