@@ -76,7 +76,7 @@ def measure() -> Iterator[Ratio]:
 def _rank(rank: int, folder: Path, number: int) -> None:
     case = CASES[number]
     with started(rank, RANKS, folder):
-        ours = repeat(torch.no_grad()(_fedsys_round(case, rank)), 1, CLOCK)
+        ours = repeat(torch.no_grad()(fedsys_round(case, rank)), 1, CLOCK)
         theirs = repeat(_reference_round(case), 1, CLOCK)
         times = interleave_together(ours, theirs, lasting(case.seconds, at_least=8))
         if rank == 0:
@@ -90,11 +90,12 @@ def _samples(case: Case, clients: int) -> tuple[Tensor, Tensor]:
     return inputs, random_labels(len(inputs), case.outputs)
 
 
-def _fedsys_round(case: Case, rank: int) -> Callable[[], None]:
+def fedsys_round(case: Case, rank: int) -> Callable[[], None]:
     """As the runner makes it."""
     site = Site(Placement(case.clients, rank, RANKS))
     inputs, labels = _samples(case, case.clients)
-    data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=max(2, case.outputs))
+    test = (inputs[:1].clone(), labels[:1])  # a view would keep all samples
+    data = Dataset(inputs, labels, *test, classes=max(2, case.outputs))
     net, loss = trained(case.fedsys, case.input_shape, case.outputs)
     oracle = MinimisationNetworkOracle(
         site, loss, (net,), ClientData.of(data, IID(), case.batch, site)

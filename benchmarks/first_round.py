@@ -1,0 +1,81 @@
+"""From nothing to the end of the first round of W1, and the most memory that its two ranks take.
+
+`python -m benchmarks.first_round fedsys|loop RANK FOLDER` is one of the ranks. Neither side imports
+what only the other needs.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from benchmarks import reference
+from benchmarks.measure import Ratio, interleave
+from benchmarks.ranks import started
+
+RANKS, PAIRS, TIME_LIMIT = 2, 4, 1.0
+MEMORY_LIMIT = 1.1  # it scatters by a tenth: by the pieces into which freed memory falls
+CLIENTS, SAMPLES, WIDTHS, BATCH, LOCAL_STEPS, LR = 100, 200, (784, 200, 200, 10), 32, 10, 0.01
+
+
+def measure() -> Iterator[Ratio]:
+    """The wall clock, and the bytes of both ranks together."""
+    peaks: dict[str, list[float]] = {"fedsys": [], "loop": []}
+
+    def run(side: str) -> Callable[[], float]:
+        def launch() -> float:
+            began = perf_counter()
+            peaks[side].append(_launch(side))
+            return perf_counter() - began
+
+        return launch
+
+    times = interleave(run("fedsys"), run("loop"), lambda pairs: pairs < PAIRS)
+    yield Ratio("W1, to the end of its first round", TIME_LIMIT, *times)
+    yield Ratio("W1, peak memory", MEMORY_LIMIT, *peaks.values(), unit="bytes")
+
+
+def _launch(side: str) -> float:
+    """The bytes of all ranks together, once they have ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.first_round", side]
+        ranks = [subprocess.Popen([*command, str(rank), folder]) for rank in range(RANKS)]
+        codes = [rank.wait() for rank in ranks]
+        if any(codes):
+            raise RuntimeError(f"a rank of {side} failed")
+        return float(sum(int((Path(folder) / f"{rank}").read_text()) for rank in range(RANKS)))
+
+
+def _rank(side: str, rank: int, folder: Path) -> None:
+    with started(rank, RANKS, folder), torch.set_grad_enabled(side == "loop"):
+        one_round = _loop() if side == "loop" else _fedsys(rank)
+        one_round()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (folder / f"{rank}").write_text(str(peak))
+
+
+def _loop() -> Callable[[], None]:
+    """Like fedsys, each rank makes all samples and keeps those of its clients."""
+    hosted = CLIENTS // RANKS
+    inputs = torch.randn(CLIENTS, SAMPLES, WIDTHS[0])[:hosted].clone()
+    labels = torch.randint(WIDTHS[-1], (hosted, SAMPLES))
+    models = [reference.dense(*WIDTHS) for _ in range(hosted)]
+    loss = reference.loss_of(WIDTHS[-1])
+    return reference.federated_round(models, loss, inputs, labels, BATCH, LOCAL_STEPS, LR)
+
+
+def _fedsys(rank: int) -> Callable[[], None]:
+    from benchmarks.hosted_clients import CASES, fedsys_round
+
+    return fedsys_round(CASES[0], rank)
+
+
+if __name__ == "__main__":
+    _rank(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
