@@ -14,7 +14,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from fedsys.errors import InputError, InterruptedRunError
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)
-_SECONDS_TO_END = 5
+_SECONDS_TO_KEEP_STATE = 5
+_SECONDS_TO_END = 1
 _FINAL = (InputError.exit_code, InterruptedRunError.exit_code)
 
 
@@ -26,6 +27,8 @@ class Agent(LocalElasticAgent):
     """
 
     _stopping = False
+    _has_lost_a_rank = False
+    _was_killed = False
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         """Hosts that meet again do so at a new store, hosted by the first of those that are left.
@@ -41,8 +44,14 @@ class Agent(LocalElasticAgent):
             os.environ["FEDSYS_ATTEMPT"] = str(handler._state_holder.state.round)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Ranks that are left when one is lost have nothing to save that is not saved."""
-        self._shutdown(timeout=_SECONDS_TO_END)
+        """Ranks keep their state when another host joins; when one of them is lost they cannot.
+
+        They find out which, and end by themselves; nobody needs to where this launcher knows it.
+        """
+        alone = worker_group.group_world_size == 1
+        how = signal.SIGKILL if alone and self._was_killed else signal.SIGTERM
+        seconds = _SECONDS_TO_END if self._has_lost_a_rank else _SECONDS_TO_KEEP_STATE
+        self._shutdown(how, timeout=seconds)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # One client per rank of the first meeting, also when fewer come to the next.
@@ -62,6 +71,8 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if self._stopping or any(f.exitcode in _FINAL for f in result.failures.values()):
+        codes = [failure.exitcode for failure in result.failures.values()]
+        self._has_lost_a_rank, self._was_killed = bool(codes), any(code < 0 for code in codes)
+        if self._stopping or any(code in _FINAL for code in codes):
             self._remaining_restarts = 0
         return result

@@ -110,7 +110,4 @@ if [[ -n "${IFNAME:-}" ]]; then
   export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-$IFNAME}"
 fi
 
-# When one host ends, torch's store warns on the others with a C++ stack; fedsys says it in a line.
-export TORCH_CPP_LOG_LEVEL="${TORCH_CPP_LOG_LEVEL:-ERROR}"
-
 exec "$python" -m fedsys.launch "${options[@]}" -- "$@"

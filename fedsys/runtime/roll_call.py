@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 _BELL, _SAID = "a rank is lost", "it is said who"
 _WAITS, _BUSY = "waits", "busy"
-_SECONDS_TO_ANSWER = 4.0
+_SECONDS_TO_ANSWER = 3.0
 _SECONDS_TO_SAY = 0.6
 _SECONDS_TO_NOTICE = 1.0
 
@@ -42,7 +42,7 @@ class RollCall:
     ) -> None:
         self._rank, self._hosts, self._store = rank, hosts, store
         self._is_waiting = is_waiting
-        self._listens = self._has_noticed = False
+        self._listens = self._has_noticed = self._first_was_here = False
         self._lock = Lock()
         self.is_over = False
         """Whether it is known who was lost; the run cannot go on."""
@@ -99,8 +99,12 @@ class RollCall:
         deadline = monotonic() + _SECONDS_TO_ANSWER
         store.set(_present(self._rank), self._state())
         store.set(_BELL, cause)
-        found = {rank: _answer(store, rank, deadline) for rank in range(len(self._hosts))}
-        return {rank: state for rank, state in found.items() if state}
+        answers: dict[int, str] = {}
+        for rank in range(len(self._hosts)):
+            if state := _answer(store, rank, deadline):
+                answers[rank] = state
+                self._first_was_here |= rank == 0
+        return answers
 
     def _state(self) -> str:
         """Whether this rank waits for others; it may just be about to notice that one is lost."""
@@ -125,6 +129,8 @@ class RollCall:
 
     def _verdict_without_store(self, cause: str) -> tuple[int, str]:
         """The first rank is lost, or its host: one speaks that has not gone with it."""
+        if self._first_was_here:
+            return 0, ""  # it has said who is lost, and left
         elsewhere = [rank for rank, host in enumerate(self._hosts) if host != self._hosts[0]]
         return (elsewhere or [1])[0], self._line([0], cause)
 
