@@ -82,8 +82,7 @@ def _run_hydra(world: World) -> int:
         try:
             return run_job(settings, world, interruption)
         except LostRankError as error:
-            # Nothing more can be run without that rank, and a launcher need not wait for us.
-            interruption.let_go()
+            # Nothing more can be run without that rank.
             _leave_anyway(world, error)
             world.last_words(error, tell)
             sys.stdout.flush()

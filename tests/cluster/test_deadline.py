@@ -90,15 +90,19 @@ def lose(loss: Loss, folder: Path) -> Outcome:
     started = start(loss, folder)
     try:
         wait_until("a checkpoint", lambda: newest_checkpoint(folder / "run") > "", PATIENCE)
-        if loss.starter == "launcher":
-            victim, others = children(started[0].pid)[loss.victim], started
-        else:
-            victim = started[loss.victim].pid
-            others = [process for process in started if process.pid != victim]
+        launcher = started[0].pid
+        is_launched = loss.starter == "launcher"
+        ranks = children(launcher) if is_launched else [process.pid for process in started]
+        victim = ranks.pop(loss.victim)
         os.kill(victim, signal.Signals[loss.signal])
         begin = time.monotonic()
+        others = [process for process in started if process.pid != victim]
+        if is_launched:
+            wait_until("the end", lambda: not {*ranks} & {*children(launcher)}, PATIENCE)
+            seconds = time.monotonic() - begin
         codes = {process.wait(PATIENCE) for process in others}
-        seconds = time.monotonic() - begin
+        if not is_launched:
+            seconds = time.monotonic() - begin
     finally:
         for process in started:
             with suppress(ProcessLookupError):
