@@ -85,8 +85,9 @@ def ranks_of(name: str) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started, in this order."""
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
+    """The processes that a process has started and that have not ended, in this order."""
+    not_zombies = ["--runstates", "D,R,S,T,t"]
+    done = subprocess.run(["pgrep", *not_zombies, "-P", str(pid)], capture_output=True, text=True)
     return sorted(map(int, done.stdout.split()))
 
 
