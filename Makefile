@@ -37,7 +37,7 @@ test: $(VENV)/.dev ## lint, check the format and the types, and run every test
 
 test-cluster: $(VENV)/.cluster ## run jobs on a real SLURM, hosts and containers (as root on Debian, which it installs)
 	@tests/cluster/setup.sh
-	$(BIN)/python -m pytest -rs tests/cluster $(ARGS)
+	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
 bench: $(VENV)/.run ## measure fedsys against bare PyTorch and raw collectives
 	$(BIN)/python -m benchmarks $(ARGS)

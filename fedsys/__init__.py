@@ -1,6 +1,7 @@
 """Federated optimisation beyond plain minimisation."""
 
-import fedsys.huge_pages  # noqa: F401  before torch
+import fedsys.huge_pages
+import fedsys.quiet  # noqa: F401  both before torch
 from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, PeriodicAlgorithm, State
 from fedsys.errors import FedsysError, InputError
 from fedsys.problems import (

@@ -14,7 +14,8 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from fedsys.errors import InputError, InterruptedRunError
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)
-_SECONDS_TO_END = 5
+_SECONDS_TO_KEEP_STATE = 5
+_SECONDS_TO_END = 2
 _FINAL = (InputError.exit_code, InterruptedRunError.exit_code)
 
 
@@ -41,16 +42,34 @@ class Agent(LocalElasticAgent):
             os.environ["FEDSYS_ATTEMPT"] = str(handler._state_holder.state.round)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        """Ranks that are left when one is lost have nothing to save that is not saved."""
-        self._shutdown(timeout=_SECONDS_TO_END)
+        """When another host joins, ranks are asked to keep their state; a lost one cannot."""
+        self._shutdown(timeout=_SECONDS_TO_KEEP_STATE)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # One client per rank of the first meeting, also when fewer come to the next.
         os.environ.setdefault("FEDSYS_CLIENTS", str(worker_group.workers[0].world_size))
         pids: dict[int, Any] = super()._start_workers(worker_group)
+        self._end_soon(self._pcontext, worker_group.group_world_size == 1)
         for number in _PASSED_ON:
             signal.signal(number, self._pass_on)
         return pids
+
+    @staticmethod
+    def _end_soon(ranks: Any, one_host: bool) -> None:
+        """When a rank is lost, torchrun would let the others wait for it for 30 seconds.
+
+        They need a moment to say which; none where this launcher saw it die, and says so.
+        """
+        close = ranks._close
+
+        def close_soon(death_sig: signal.Signals, timeout: int = 30) -> None:
+            codes = [failure.exitcode for failure in ranks._failures.values()]
+            if one_host and any(code < 0 for code in codes):
+                death_sig = signal.SIGKILL
+            lost = codes and not any(code in _FINAL for code in codes)
+            close(death_sig, _SECONDS_TO_END if lost else timeout)
+
+        ranks._close = close_soon
 
     def _pass_on(self, number: int, frame: object) -> None:
         if self._stopping and number == signal.SIGTERM:
@@ -62,6 +81,7 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if self._stopping or any(f.exitcode in _FINAL for f in result.failures.values()):
+        codes = [failure.exitcode for failure in result.failures.values()]
+        if self._stopping or any(code in _FINAL for code in codes):
             self._remaining_restarts = 0
         return result

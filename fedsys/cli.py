@@ -11,7 +11,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedsys import config
-from fedsys.errors import FedsysError, InputError, InterruptedRunError, LostRankError
+from fedsys.errors import FedsysError, InputError, InterruptedRunError, LostRankError, tell
 from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.run_directory import began
 from fedsys.runtime.world import World
@@ -35,7 +35,7 @@ def main() -> None:
     try:
         code = _run_hydra(world)
     except FedsysError as error:
-        world.last_words(error, _say)
+        world.last_words(error, tell)
         code = error.exit_code
     except KeyboardInterrupt:
         code = 130
@@ -56,8 +56,8 @@ def _leave_anyway(world: World, error: LostRankError) -> None:
     """End soon, whatever happens: a rank that was cut off cannot reach the others' store either."""
 
     def leave() -> None:
-        if not world.roll_was_called:
-            _say(f"rank {world.rank} ({socket.gethostname()}) was cut off ({error.message})")
+        if not world.roll_call.is_over:
+            tell(f"rank {world.rank} ({socket.gethostname()}) was cut off ({error.message})")
         os._exit(error.exit_code)
 
     timer = Timer(_SECONDS_FOR_LAST_WORDS, leave)
@@ -82,20 +82,19 @@ def _run_hydra(world: World) -> int:
         try:
             return run_job(settings, world, interruption)
         except LostRankError as error:
-            # Nothing more can be run without that rank, and a launcher need not wait for us.
-            interruption.let_go()
+            # Nothing more can be run without that rank.
             _leave_anyway(world, error)
-            world.last_words(error, _say)
+            world.last_words(error, tell)
             sys.stdout.flush()
             os._exit(error.exit_code)
         except InterruptedRunError as stop:
             # Not of this job alone, but of the sweep that it is part of.
-            world.last_words(stop, _say)
+            world.last_words(stop, tell)
             _leave(world, stop.exit_code)
         except (FedsysError, HydraException, OmegaConfBaseException) as error:
             # Told here, not raised: Hydra would add a line per rank, and stop a sweep.
             told = answer(error)
-            world.last_words(told, _say)
+            world.last_words(told, tell)
             codes.append(told.exit_code)
             return None  # a sweeper that learns from results counts it as failed
 
@@ -157,7 +156,7 @@ def job_elsewhere() -> Job:
         except (FedsysError, HydraException, OmegaConfBaseException) as error:
             # Told here, in the log of this job, and raised again where the sweep was started.
             told = answer(error)
-            world.last_words(told, _say)
+            world.last_words(told, tell)
             kind = InputError if isinstance(told, InputError) else FedsysError
             raise kind(told.message) from None
 
@@ -206,7 +205,3 @@ def _unknown_option(error: OmegaConfBaseException) -> str:
     if any(word.startswith(f"{group}=") and "," in word for word in sys.argv):
         advice += f"; options of what a sweep goes through are set by ++{error.full_key}=..."
     return f"there is no option {error.full_key}; {advice} (all: fedsys --cfg job)"
-
-
-def _say(message: str) -> None:
-    print(f"fedsys: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 class FedsysError(Exception):
     """An end of the run that the user is told about in one line, by one rank.
@@ -63,3 +65,8 @@ class KindError(InputError):
             f"{type(algorithm).__name__} needs a {needs} problem; "
             f"{type(problem).__name__} is {' and '.join(kinds) or 'of no known kind'}"
         )
+
+
+def tell(message: str) -> None:
+    """The one line that the user gets."""
+    print(f"fedsys: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 
 
@@ -25,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     from torch.distributed.launcher import api as launcher
 
     from fedsys.agent import Agent
+    from fedsys.errors import tell
     from fedsys.runtime.run_directory import moment
 
     # Runs without a name are named by it; ranks that are started again belong to the same run.
@@ -42,17 +44,15 @@ def main(arguments: list[str] | None = None) -> None:
         rank, first = failure.get_first_failure()
         if first.exitcode > 0:
             sys.exit(first.exitcode)
-        _end(f"rank {rank} was ended by {signal.Signals(-first.exitcode).name}")
+        name = signal.Signals(-first.exitcode).name
+        tell(f"rank {rank} ({socket.gethostname()}) was ended by {name}")
+        sys.exit(1)
     except SignalException as ended:
         sys.exit(128 + ended.sigval)
     except (RendezvousError, DistError) as error:
         words = (str(error) or type(error).__name__).splitlines()[0]
-        _end(f"the hosts did not meet ({words}); start each, with the same address and port")
-
-
-def _end(message: str) -> None:
-    print(f"fedsys: {message}", file=sys.stderr, flush=True)
-    sys.exit(1)
+        tell(f"the hosts did not meet ({words}); start each, with the same address and port")
+        sys.exit(1)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -13,7 +13,8 @@
 #   OMP_NUM_THREADS threads of each rank; default: cores / RANKS.
 #   MAX_RESTARTS    how often ranks that crashed are started again, on all hosts; default: 0.
 #                   With run.name they go on from the newest checkpoint.
-#   NNODES          hosts; default: 1. With more than one, say where they meet, either
+#   NNODES          hosts; default: 1. MIN:MAX with MAX_RESTARTS (c10d only): a lost host's clients are
+#                   hosted by the others until it is back. With more than one, say where they meet, either
 #   MASTER_ADDR       the address of the host with NODE_RANK=0,
 #   MASTER_PORT       a free port there; default: 29500,
 #   NODE_RANK         the number of this host, 0 .. NNODES-1;
@@ -81,17 +82,20 @@ ranks="${RANKS:-$(gpus)}"
 [[ -n "${RANKS:-}" || "$ranks" != 0 ]] || ranks=4
 nodes="${NNODES:-1}"
 whole_number RANKS "$ranks" 1
-whole_number NNODES "$nodes" 1
+whole_number NNODES "${nodes%%:*}" 1
+whole_number NNODES "${nodes#*:}" "${nodes%%:*}"
 whole_number MAX_RESTARTS "${MAX_RESTARTS:=0}" 0
 
 options=(--nnodes="$nodes" --nproc-per-node="$ranks")
 ((MAX_RESTARTS == 0)) || options+=(--max-restarts="$MAX_RESTARTS")
-if ((nodes == 1)); then
+if [[ "$nodes" == 1 ]]; then
   options+=(--standalone)
 elif [[ -n "${RDZV_ENDPOINT:-}" ]]; then
   options+=(--rdzv-backend=c10d --rdzv-endpoint="$RDZV_ENDPOINT" --rdzv-id="${RDZV_ID:-fedsys}")
   address="${LOCAL_ADDR:-$(address_of "${IFNAME:-${GLOO_SOCKET_IFNAME:-}}")}"
   [[ -z "$address" ]] || options+=(--local-addr="$address")
+elif [[ "$nodes" == *:* ]]; then
+  fail "NNODES=$nodes needs RDZV_ENDPOINT: hosts that come and go are numbered anew"
 elif [[ -n "${MASTER_ADDR:-}" && -n "${NODE_RANK:-}" ]]; then
   whole_number NODE_RANK "$NODE_RANK" 0
   ((NODE_RANK < nodes)) || fail "NODE_RANK must be less than NNODES=$nodes, got $NODE_RANK"
@@ -105,8 +109,5 @@ if [[ -n "${IFNAME:-}" ]]; then
   export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$IFNAME}"
   export NCCL_SOCKET_IFNAME="${NCCL_SOCKET_IFNAME:-$IFNAME}"
 fi
-
-# When one host ends, torch's store warns on the others with a C++ stack; fedsys says it in a line.
-export TORCH_CPP_LOG_LEVEL="${TORCH_CPP_LOG_LEVEL:-ERROR}"
 
 exec "$python" -m fedsys.launch "${options[@]}" -- "$@"

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from processes import Ranks, connected
 from torch import Tensor
 
 from fedsys.communication import Placement
-from fedsys.errors import InputError
+from fedsys.errors import FedsysError, InputError
 from fedsys.problems import Site
 from fedsys.runtime import checkpoint_files as files
 from fedsys.runtime.checkpoint import Checkpoints, Snapshot
@@ -56,6 +58,39 @@ def save(folder: Path) -> None:
         checkpoints = Checkpoints(folder, world)
         checkpoints.save(SNAPSHOT, fields, rider, site)
         checkpoints.finish()
+
+
+def save_without(victim: int, folder: Path) -> tuple[str, float]:
+    """One rank is killed while it writes; the error of the others, and their seconds."""
+    world = World.from_environment()
+    world.connect("gloo", timeout=5, startup_timeout=60)
+    site, fields, rider = hosted(world)
+    checkpoints = Checkpoints(folder, world)
+    if world.rank == victim:
+        files.write_rows = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+    began = monotonic()
+    checkpoints.save(SNAPSHOT, fields, rider, site)
+    try:
+        checkpoints.finish()
+    except FedsysError as error:
+        return type(error).__name__, monotonic() - began
+    return "nothing happened", 0.0
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_rank_that_dies_while_it_writes_does_not_keep_the_others(
+    tmp_path: Path, size: int
+) -> None:
+    team = Ranks()
+    answers = team.attempt(size, save_without, 1, tmp_path, patience=60)
+    team.close()
+    for rank, (answer, trace) in enumerate(answers):
+        if rank != 1:
+            assert not trace
+            error, seconds = answer
+            assert error == "LostRankError"
+            assert seconds < 5 + 5
+    assert not sealed(tmp_path)
 
 
 def load(folder: Path) -> dict[str, Tensor]:

@@ -72,6 +72,12 @@ def test_hosts_meet_at_a_given_address(launcher: Path) -> None:
     ]
 
 
+def test_hosts_may_come_and_go(launcher: Path) -> None:
+    where = {"NNODES": "1:3", "RDZV_ENDPOINT": "first:1234", "MAX_RESTARTS": "5"}
+    found = options(launcher, "seed=1", **where)
+    assert {"--nnodes=1:3", "--max-restarts=5", "--rdzv-backend=c10d"} <= {*found}
+
+
 def test_hosts_meet_by_rendezvous(launcher: Path) -> None:
     where = {"NNODES": "2", "RDZV_ENDPOINT": "first:1234", "RDZV_ID": "job7"}
     assert options(launcher, "seed=1", **where)[2:] == [
@@ -105,6 +111,9 @@ def test_one_interface_serves_both_backends_unless_they_have_their_own(launcher:
         ({"RANKS": "many"}, "RANKS"),
         ({"RANKS": "0"}, "RANKS"),
         ({"NNODES": "-1"}, "NNODES"),
+        ({"NNODES": "3:1", "RDZV_ENDPOINT": "a:1"}, "NNODES"),
+        ({"NNODES": "1:x", "RDZV_ENDPOINT": "a:1"}, "NNODES"),
+        ({"NNODES": "1:3", "NODE_RANK": "0", "MASTER_ADDR": "a"}, "RDZV_ENDPOINT"),
         ({"MAX_RESTARTS": "ever"}, "MAX_RESTARTS"),
         ({"NNODES": "2"}, "MASTER_ADDR"),
         ({"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "a"}, "NODE_RANK"),

@@ -13,7 +13,7 @@ import fedsys
 
 ROOT = Path(fedsys.__file__).parent
 LAYERS = [
-    {"errors", "memory", "huge_pages", "random", "compat"},
+    {"errors", "memory", "huge_pages", "quiet", "random", "compat"},
     {"communication"},
     {"data"},
     {"models"},

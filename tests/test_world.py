@@ -185,7 +185,7 @@ def lose(victim: int, how: str) -> tuple[str, list[str], float, float]:
     said: list[str] = []
     try:
         world.connect("gloo", TIMEOUT, TIMEOUT)
-        world.announce_host()
+        world.exchange_hosts()
         for turn in range(20):
             world.transport.all_reduce(torch.ones(1000))
             if world.rank == victim and turn == 10:

@@ -5,6 +5,7 @@ Callers never ask which of the two they have.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ class Transport(Protocol):
 
     rank: int
     size: int
+    waits: bool
+    """Whether a collective is under way, asked by another thread."""
 
     def all_reduce(self, buffer: Tensor) -> None:
         """Replace the buffer by its sum over the ranks, in place."""
@@ -48,6 +51,7 @@ class LocalTransport:
 
     rank = 0
     size = 1
+    waits = False
 
     def all_reduce(self, buffer: Tensor) -> None:
         """The sum of one buffer is itself."""
@@ -86,6 +90,7 @@ class DistributedTransport:
         self._reduce = dist.ReduceOptions()
         self._broadcast = dist.BroadcastOptions()
         self._gathers_on_cpu = dist.get_backend() == "gloo"
+        self.waits = False
 
     def all_reduce(self, buffer: Tensor) -> None:
         """One all_reduce."""
@@ -116,10 +121,13 @@ class DistributedTransport:
     def all_gather_object(self, value: Any) -> list[Any]:
         """One all_gather_object."""
         values: list[Any] = [None] * self.size
+        self.waits = True
         try:
             dist.all_gather_object(values, value)
         except RuntimeError as error:
             raise LostRankError(first_line(error)) from error
+        finally:
+            self.waits = False
         return values
 
     def close(self) -> None:
@@ -130,14 +138,17 @@ class DistributedTransport:
         """
         del self._group
 
-    @staticmethod
-    def _finish(collective: Callable[..., dist.Work], *arguments: object) -> None:
+    def _finish(self, collective: Callable[..., dist.Work], *arguments: object) -> None:
+        self.waits = True
         try:
             collective(*arguments).wait()
         except RuntimeError as error:
             raise LostRankError(first_line(error)) from error
+        finally:
+            self.waits = False
 
 
 def first_line(error: Exception) -> str:
-    """What is said of an error of torch's: the rest of it is a stack."""
-    return str(error).strip().splitlines()[0]
+    """What is said of an error of torch's, without the place in its sources, a stack and advice."""
+    line = str(error).strip().splitlines()[0]
+    return re.sub(r"^\[[^\]]*\] ", "", line).partition(". This is typically")[0]

@@ -155,9 +155,13 @@ class Checkpoints:
                 raise InputError(f"cannot write a checkpoint: {error}") from error
 
     def _wait(self) -> None:
-        if self._writing is not None:
-            self._writing.join()
-            self._writing = None
+        deadline = monotonic() + self._world.timeout
+        while self._writing is not None:
+            self._writing.join(0.5 if self._world.ranks > 1 else None)
+            if not self._writing.is_alive():
+                self._writing = None
+            elif monotonic() > deadline or self._world.roll_call.is_over:
+                raise LostRankError("a rank did not write its part of a checkpoint")
         if self._failure is not None:
             raise InputError(f"cannot write a checkpoint: {self._failure}")
 

@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from fedsys.config import Settings
-from fedsys.errors import InputError, InterruptedRunError, KindError, LostRankError
+from fedsys.errors import InputError, InterruptedRunError, KindError, LostRankError, tell
 from fedsys.runtime import checkpoint
 from fedsys.runtime.api import connect, make_site
 from fedsys.runtime.checkpoint import Checkpoints
@@ -48,8 +48,10 @@ def run_job(config: DictConfig, world: World, interruption: Interruption) -> flo
     algorithm, communicator = instantiate(config.algorithm), instantiate(config.communicator)
     backend = connect(world, communicator)
     try:
-        world.announce_host()
+        world.exchange_hosts()
         interruption.listen_to_others()
+        if world.ranks > 1:
+            world.roll_call.listen(tell)
         problem = world.together(lambda: instantiate(config.problem))
         runner = Runner(problem, algorithm, communicator, world, site, plan)
         try:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import Any, TypeVar
 
 import torch
@@ -19,10 +19,10 @@ from fedsys.communication import LocalTransport, Transport, wire
 from fedsys.communication.transport import first_line
 from fedsys.errors import FedsysError, InputError, LostRankError
 from fedsys.runtime import slurm
+from fedsys.runtime.roll_call import RollCall
 
 Result = TypeVar("Result")
 
-_ROLL_CALL_SECONDS = 4.0
 _stores: dict[tuple[str, str], Any] = {}
 """By address: a script may run several times, and its ranks leave a run at different moments."""
 
@@ -36,10 +36,12 @@ class World:
     local_rank: int = 0
     local_ranks: int = 1
     transport: Transport = field(default_factory=LocalTransport)
+    timeout: float = inf
+    """Seconds until a silent rank counts as lost."""
     _store: Any = None  # a torch.distributed store
     _meetings: int = 0
-    roll_was_called: bool = False
-    """Whether this rank, having lost another, could ask who is left."""
+    _hosts: list[str] = field(default_factory=list)
+    _roll_call: RollCall | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
@@ -102,6 +104,7 @@ class World:
             )
         except RuntimeError as error:
             raise LostRankError(f"the ranks did not meet: {first_line(error)}") from error
+        self.timeout = timeout
         self.transport = wire(shared_memory and self.local_ranks == self.ranks)
 
     def disconnect(self) -> None:
@@ -125,6 +128,8 @@ class World:
         mine: FedsysError | None = None
         try:
             result = work()
+        except LostRankError:
+            raise  # there is one less to meet
         except FedsysError as error:
             mine = error
         failures = self.transport.all_gather_object(
@@ -143,52 +148,28 @@ class World:
             say(error.message)
             return
         if isinstance(error, LostRankError):
-            reporter, message = self._roll_call(error)
-        else:
-            reporter, message = error.reporter, error.message
-        if self.rank == reporter:
-            say(message)
+            self.roll_call.hold(error.message, say)
+            return
+        if self.rank == error.reporter:
+            say(error.message)
         key = f"said {self._meetings}"
         with suppress(Exception):
-            if self.rank == reporter:
+            if self.rank == error.reporter:
                 self.store.set(key, "")
             else:
                 self.store.wait([key], timedelta(seconds=10))
 
-    def _roll_call(self, error: FedsysError) -> tuple[int, str]:
-        """Who is still here? The first of them reports who is not."""
-        present = [self.rank]
-        with suppress(Exception):
-            self.store.set(f"present {self.rank}", socket.gethostname())
-            deadline = monotonic() + _ROLL_CALL_SECONDS  # for all together
-            others = (rank for rank in range(self.ranks) if rank != self.rank)
-            present.extend(rank for rank in others if self._answers(rank, deadline - monotonic()))
-            self.roll_was_called = True
-        lost = sorted(set(range(self.ranks)) - set(present))
-        if not lost:
-            return min(
-                present
-            ), f"a collective failed although every rank is alive: {error.message}"
-        who = ", ".join(f"{rank} ({self._host(rank)})" for rank in lost)
-        return min(present), f"rank {who} is lost: it died, hangs or was cut off ({error.message})"
+    @property
+    def roll_call(self) -> RollCall:
+        """How the ranks find out which of them was lost."""
+        if self._roll_call is None:
+            hosts = self._hosts or ["host unknown"] * self.ranks
+            self._roll_call = RollCall(self.rank, hosts, self.store, lambda: self.transport.waits)
+        return self._roll_call
 
-    def _answers(self, rank: int, seconds: float) -> bool:
-        try:
-            self.store.wait([f"present {rank}"], timedelta(seconds=max(seconds, 0.01)))
-        except RuntimeError:
-            return False
-        return True
-
-    def announce_host(self) -> None:
-        """Leave this rank's host name, for the line that names it if it is lost."""
-        if self.ranks > 1:
-            self.store.set(f"host {self.rank}", socket.gethostname())
-
-    def _host(self, rank: int) -> str:
-        with suppress(Exception):
-            if self.store.check([f"host {rank}"]):
-                return str(self.store.get(f"host {rank}"), "utf-8")
-        return "host unknown"
+    def exchange_hosts(self) -> None:
+        """Learn the name of every rank's host, for the line that names one that is lost."""
+        self._hosts = self.transport.all_gather_object(socket.gethostname())
 
 
 def choose_backend(wanted: str, local_ranks: int, gpus: int) -> str:

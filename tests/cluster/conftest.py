@@ -21,12 +21,12 @@ def pytest_sessionstart() -> None:
 
 
 def need(*programs: str) -> None:
-    """Skip, with the reason, where the machine cannot be a cluster."""
+    """Fail, with the reason, where the machine cannot be a cluster: nothing else was asked for."""
     if os.geteuid() != 0:
-        pytest.skip("only root can make hosts and start SLURM")
+        pytest.fail("only root can make hosts and start SLURM")
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
-        pytest.skip(f"there is no {', '.join(missing)} on this machine")
+        pytest.fail(f"there is no {', '.join(missing)} on this machine")
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def make_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[i
         try:
             made[-1].open()
         except OSError as error:
-            pytest.skip(f"this machine does not let us make hosts: {error}")
+            pytest.fail(f"this machine does not let us make hosts: {error}")
         return made[-1]
 
     yield make

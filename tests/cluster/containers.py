@@ -39,7 +39,9 @@ class Engine:
             self._compose = [str(Path(sys.executable).parent / "podman-compose")]
         settings = folder / "containers.conf"
         settings.write_text(_PODMAN)
-        self.environment = {**os.environ, "CONTAINERS_CONF": str(settings)}
+        # The other format of podman's images has no health check.
+        variables = {"CONTAINERS_CONF": str(settings), "BUILDAH_FORMAT": "docker"}
+        self.environment = {**os.environ, **variables}
 
     def missing(self) -> str:
         """What this machine lacks to run containers, or nothing."""
@@ -77,6 +79,13 @@ class Engine:
         found = self.say("ps", "-aq", "--filter", label, "--filter", service_label).split()
         inspected = [json.loads(self.say("inspect", one))[0] for one in found]
         return sorted(inspected, key=lambda one: str(one["Name"]))
+
+    def is_healthy(self, container: dict[str, Any]) -> bool:
+        """What the image's health check says now; docker may not have asked it yet."""
+        check = container["Config"]["Healthcheck"]["Test"][1:]
+        own = ["healthcheck", "run", container["Id"]]
+        asks = own if self.name == "podman" else ["exec", container["Id"], *check]
+        return self._answers([self.name, *asks])
 
     def base_image(self, folder: Path) -> str:
         """An image with our version of Python: one that is here, can be fetched, or can be made."""

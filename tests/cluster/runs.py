@@ -84,11 +84,23 @@ def ranks_of(name: str) -> list[int]:
     return [int(process.name) for process in Path("/proc").glob("[0-9]*") if is_one(process)]
 
 
-def freeze_after_checkpoint(folder: Path) -> list[int]:
-    """Stop a rank once there is a checkpoint; the others wait for it, however fast the machine."""
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not ended, in this order."""
+    not_zombies = ["--runstates", "D,R,S,T,t"]
+    done = subprocess.run(["pgrep", *not_zombies, "-P", str(pid)], capture_output=True, text=True)
+    return sorted(map(int, done.stdout.split()))
+
+
+def newest_checkpoint(folder: Path) -> str:
+    """Its name, or nothing."""
+    return max((path.name for path in folder.glob("checkpoints/step-*")), default="")
+
+
+def freeze_after_checkpoint(folder: Path, before: str = "") -> list[int]:
+    """Stop a rank once there is a newer checkpoint; however fast, the others wait for it."""
     wait_until(
-        f"a checkpoint in {folder}",
-        lambda: any(folder.glob("checkpoints/step-*")),
+        f"a checkpoint in {folder} after {before or 'the start'}",
+        lambda: newest_checkpoint(folder) > before,
         PATIENCE,
     )
     frozen = ranks_of(folder.name)[:1]

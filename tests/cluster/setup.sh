@@ -6,8 +6,9 @@
 set -euo pipefail
 
 # Programs and the packages of Debian that hold them; aardvark-dns lets containers find each other.
-programs=(slurmctld slurmd sbatch munged podman runc debootstrap ip nsenter unshare)
-packages=(slurm-wlm munge podman runc netavark aardvark-dns debootstrap iproute2 util-linux)
+# Containers have a network by iptables, which podman only recommends.
+programs=(slurmctld slurmd sbatch munged podman runc iptables debootstrap ip nsenter unshare)
+packages=(slurm-wlm munge podman runc netavark aardvark-dns iptables debootstrap iproute2 util-linux)
 
 fail() {
   echo "test-cluster: $*" >&2

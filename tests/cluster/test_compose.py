@@ -31,11 +31,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = tmp_path_factory.mktemp("engine")
     engine = Engine(folder)
     if engine.missing():
-        pytest.skip(engine.missing())
+        pytest.fail(engine.missing())
     try:
         base = engine.base_image(folder)
     except OSError as error:
-        pytest.skip(f"there is no image to build on: {error}")
+        pytest.fail(f"there is no image to build on: {error}")
     collect_wheels()
     engine.compose(PROJECT, "build", BASE=base, PIP_ARGS="--no-index")
     return engine
@@ -74,8 +74,7 @@ def test_a_container_that_was_killed_comes_back_and_the_run_ends_as_if_it_had_ne
     frozen = freeze_after_checkpoint(run_folder)
     clients = engine.containers(PROJECT, "client")
     assert len(clients) == CLIENTS
-    healthy = ["exec", clients[0]["Id"], "python", "/opt/fedsys/bin/healthcheck.py"]
-    engine.say(*healthy)
+    assert engine.is_healthy(clients[0])
     assert engine.say("exec", clients[0]["Id"], "id", "-u") == "1000"
     # As when its machine lost power: the engine is not asked, and starts it again by itself.
     os.kill(clients[-1]["State"]["Pid"], signal.SIGKILL)
