@@ -71,7 +71,8 @@ class _WatchedSync(Sync):
     """
 
     def __init__(self, sync: Sync) -> None:
-        vars(self).update(vars(sync))
+        given = (sync._communicator, bool(sync), sync._traffic, sync.step, sync._coins)
+        super().__init__(*given)
         self.exchanges = 0
         self.culprit: tuple[int, int] | None = None
 
