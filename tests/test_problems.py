@@ -28,6 +28,7 @@ from fedsys.problems import (
     QuadraticGame,
     Site,
 )
+from fedsys.problems.binary import auroc
 from fedsys.random import generator
 
 DIM = 4
@@ -454,3 +455,18 @@ def test_a_problem_declares_the_kinds_that_its_oracle_has(
 ) -> None:
     assert kinds(problem) == expected
     assert set(type(problem).kinds) == expected
+
+
+class TestTheAreaUnderTheCurve:
+    def test_knows_the_order_of_logits_whose_scores_are_all_one(self) -> None:
+        assert auroc(torch.tensor([100.0, 200.0, 300.0]), torch.tensor([0, 1, 1])) == 1
+
+    def test_counts_a_tie_as_half_wherever_in_the_vector_it_is(self) -> None:
+        # In a vector of 13 the last values are computed apart from the others.
+        logits = torch.full((13,), -0.49470457434654236, dtype=torch.float64)
+        assert auroc(logits, torch.arange(13) % 2) == 0.5
+
+    def test_is_the_share_of_pairs_in_order(self) -> None:
+        # Of the pairs (1, 0), (1, 2), (3, 0), (3, 2) the second is not.
+        logits = torch.tensor([0.0, 1.0, 2.0, 3.0])
+        assert auroc(logits, torch.tensor([0, 1, 0, 1])) == 0.75
