@@ -216,13 +216,3 @@ class TestTheChoice:
         apart = Batch(tuple(xi.inputs), tuple(xi.labels))
         z = points(oracle)
         assert_close(oracle.operator(z, apart), oracle.operator(z, xi))
-
-
-@pytest.mark.parametrize("clients", [1, 3])
-def test_a_descent_without_a_gradient_in_memory_is_the_one_with_it(clients: int) -> None:
-    problem = Classification(Clouds(), model=MLP([200, 100]), batch_size=4)
-    oracle = problem.oracle(Site(Placement(clients), dtype=torch.float64))
-    x = oracle.x0 + 0.01 * torch.randn(oracle.x0.shape, dtype=torch.float64)
-    assert x.shape[1] >= 2**14, "too small to be descended without its gradient"
-    at, again = oracle.at(3), oracle.at(3)
-    assert_close(at.descend(x, at.draw(), 0.1), x - 0.1 * again.grad(x, again.draw()))

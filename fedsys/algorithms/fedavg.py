@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
 from fedsys.communication import Sync
-from fedsys.problems import Minimisation, descend
+from fedsys.problems import Minimisation
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
 
     def step(self, s: MinimisationState, oracle: Minimisation, sync: Sync) -> MinimisationState:
         """One gradient step."""
-        return MinimisationState(sync(descend(oracle, s.x, oracle.draw(), self.lr)))
+        # In one pass over memory, and a round finds no gradient there any more.
+        x = s.x.sub(oracle.grad(s.x, oracle.draw()), alpha=self.lr)
+        return MinimisationState(sync(x))
 
     def solution(self, s: MinimisationState) -> Tensor:
         """x."""

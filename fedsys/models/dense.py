@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from fedsys.models.flat import FlatModule
 
 Pull = Callable[..., Tensor]
-"""The transposed Jacobian J of scores: from u [C, B, O] to J'u [C, d], a new tensor or a given one;
-or to rows - lr J'u, in which the gradient J'u is never in memory."""
+"""The transposed Jacobian of scores: from [C, B, O] to [C, d], a new tensor or a given one."""
 
 
 class DenseStack:
@@ -61,17 +60,12 @@ class DenseStack:
             hidden = torch.baddbmm(b[:, None], seen[-1], W.mT)
             seen.append(hidden if layer + 1 == self.layers else hidden.relu_())
 
-        def pull(u: Tensor, out: Tensor | None = None, lr: float | None = None) -> Tensor:
+        def pull(u: Tensor, out: Tensor | None = None) -> Tensor:
             joined = rows.new_empty(rows.shape) if out is None else out
             of_weights, of_biases = self._cut(joined)
             for layer in reversed(range(self.layers)):
-                W, b, inputs = of_weights[layer], of_biases[layer], seen[layer]
-                if lr is None:
-                    torch.bmm(u.mT, inputs, out=W)
-                    torch.sum(u, 1, out=b)
-                else:
-                    torch.baddbmm(weights[layer], u.mT, inputs, alpha=-lr, out=W)
-                    torch.sub(biases[layer], u.sum(1), alpha=lr, out=b)
+                torch.bmm(u.mT, seen[layer], out=of_weights[layer])
+                torch.sum(u, 1, out=of_biases[layer])
                 if layer > 0:
                     u = torch.bmm(u, weights[layer])
                     u = torch.ops.aten.threshold_backward(u, seen[layer], 0)

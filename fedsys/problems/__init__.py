@@ -34,7 +34,6 @@ from fedsys.problems.oracle import (
     Problem,
     Reporting,
     Variational,
-    descend,
 )
 from fedsys.problems.quadratic_bilevel import QuadraticBilevel
 from fedsys.problems.quadratic_game import QuadraticGame
@@ -85,5 +84,4 @@ __all__ = [
     "Theory",
     "TwoPoints",
     "Variational",
-    "descend",
 ]

@@ -12,8 +12,6 @@ from fedsys.errors import InputError, require
 from fedsys.models import DenseStack, FlatModule, StackedModules, is_dense, obstacle
 
 WAYS = ("auto", "vmap", "loop")
-_LARGE = 2**14
-"""Parameters of a client from which on it pays to keep a gradient out of memory."""
 
 Loss = Callable[..., Tensor]
 """loss(x, y, inputs, labels), or loss(x, inputs, labels); the players x and y are modules. It is a
@@ -87,17 +85,6 @@ class AtOnce:
     def losses(self, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         """Of each client: [C]."""
         return self.stack(self._loss, rows, *_stacked(batch))
-
-    def descended(self, x: Tensor, batch: Batch, lr: float) -> Tensor | None:
-        """x - lr gradient [C, d] of the only player; None where that takes no less memory."""
-        if self._dense is None or self._slopes is None:
-            return None
-        if self._dense.first > 0 or x.shape[1] < _LARGE:
-            return None
-        inputs, labels = _stacked(batch)
-        scores, pull = self._dense.scores(x, inputs)
-        (of_scores,) = self._slopes(scores, labels)
-        return pull(of_scores, lr=lr)
 
     def gradients(self, rows: tuple[Tensor, ...], batch: Batch) -> Tensor:
         """In the parameters of all players: [C, d]."""

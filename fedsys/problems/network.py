@@ -223,11 +223,3 @@ class MinimisationNetworkOracle(NetworkOracle):
         """The gradient."""
         (gx,) = self._gradients((x,), xi)
         return gx
-
-    def descend(self, x: Tensor, xi: Draw, lr: float) -> Tensor:
-        """x - lr gradient."""
-        if (at_once := self._way(xi)) is not None:
-            descended = at_once.descended(x, xi, lr)
-            if descended is not None:
-                return descended
-        return x.sub(self.grad(x, xi), alpha=lr)

@@ -109,16 +109,6 @@ class Minimisation(Oracle, Protocol):
         """The gradient of f_m(x_m; xi_m)."""
 
 
-def descend(oracle: Minimisation, x: Tensor, xi: Draw, lr: float) -> Tensor:
-    """x_m - lr grad f_m(x_m; xi_m); by an oracle that has a `descend` of its own, with less memory.
-
-    Most have none: `grad` is all that a minimisation problem has to offer.
-    """
-    own: Callable[[Tensor, Draw, float], Tensor] | None = getattr(oracle, "descend", None)
-    # In one pass over memory, and a round finds no gradient there any more.
-    return x.sub(oracle.grad(x, xi), alpha=lr) if own is None else own(x, xi, lr)
-
-
 Pullback = Callable[[Tensor], Tensor]
 """v -> J'v, J the Jacobian of a function where it was evaluated."""
 
