@@ -56,9 +56,10 @@ class OperatorOracle(TwoPlayers, SteppingOracle):
 
     def draw(self) -> Draw:
         """A sample and additive noise; None where there is neither."""
-        step, k = self._next()
         if self._scale == 0 and not self.finite_sum:
+            self._drawn += 1
             return None
+        step, k = self._next()
         noise = None
         if self._scale > 0:
             rows = self._noises.normal(step, k, self.z0.shape[1])

@@ -31,9 +31,9 @@ class SteppingOracle:
 
     def at(self, step: int) -> Self:
         """The same oracle at the beginning of iteration `step`."""
-        bound = object.__new__(type(self))  # copy.copy takes ten times as long
-        bound.__dict__.update(self.__dict__)
-        bound.step, bound._drawn = step, 0
+        bound = object.__new__(type(self))  # copy.copy takes thirty times as long
+        fields = bound.__dict__ = self.__dict__.copy()
+        fields["step"], fields["_drawn"] = step, 0
         return bound
 
     def at_start(self) -> Self:
