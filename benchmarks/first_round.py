@@ -6,7 +6,6 @@ what only the other needs.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from time import perf_counter
 import torch
 
 from benchmarks import reference
-from benchmarks.measure import Ratio, interleave
+from benchmarks.measure import Ratio, interleave, peak_memory
 from benchmarks.ranks import started
 
 RANKS, PAIRS, TIME_LIMIT = 2, 4, 1.0
@@ -51,15 +50,14 @@ def _launch(side: str) -> float:
         codes = [rank.wait() for rank in ranks]
         if any(codes):
             raise RuntimeError(f"a rank of {side} failed")
-        return float(sum(int((Path(folder) / f"{rank}").read_text()) for rank in range(RANKS)))
+        return sum(float((Path(folder) / f"{rank}").read_text()) for rank in range(RANKS))
 
 
 def _rank(side: str, rank: int, folder: Path) -> None:
     with started(rank, RANKS, folder), torch.set_grad_enabled(side == "loop"):
         one_round = _loop() if side == "loop" else _fedsys(rank)
         one_round()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (folder / f"{rank}").write_text(str(peak))
+    (folder / f"{rank}").write_text(str(peak_memory()))
 
 
 def _loop() -> Callable[[], None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import process_time
 
 import torch
 
-from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
+from benchmarks.measure import Ratio, interleave, lasting, peak_memory, repeat, warm_up
 from fedsys.algorithms import FedAvg
 from fedsys.communication import AllReduce, LocalTransport, Placement
 from fedsys.data import Dataset
@@ -79,14 +78,10 @@ def _memory() -> tuple[float, float]:
     torch.set_num_threads(1)
     with torch.no_grad():
         _rounds(Classification(Noise(40, WIDTH), model=MLP([]), batch_size=10), 4)()
-        before = _peak()
+        before = peak_memory()
         problem = Classification(Noise(CLIENTS * SAMPLES, WIDTH), model=MLP([]), batch_size=10)
         one_round = _rounds(problem, CLIENTS)
         for _ in range(3):
             one_round()
     state = CLIENTS * (WIDTH + 1) * CLASSES * 4
-    return _peak() - before, state + CLIENTS * SAMPLES * (WIDTH * 4 + 8)
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    return peak_memory() - before, state + CLIENTS * SAMPLES * (WIDTH * 4 + 8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Any
@@ -88,3 +89,13 @@ def interleave(fedsys: Slice, reference: Slice, goes_on: GoesOn) -> tuple[list[f
 def warm_up(fedsys: Slice, reference: Slice) -> None:
     """The first calls allocate, compile and connect."""
     interleave(fedsys, reference, lambda pairs: pairs < 3)
+
+
+def peak_memory() -> float:
+    """The most bytes that this process has had in memory.
+
+    Not by getrusage, which begins with what the process had that started this one.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024.0
