@@ -197,3 +197,15 @@ def test_a_checkpoint_gives_any_state_back_bit_for_bit(case: Case, tmp_path: Pat
         assert_identical(rows, state.tensors())
         if d.oracle.rider is not None:
             assert torch.equal(fresh.oracle.rider, d.oracle.rider)
+
+
+MINIMISATION = [name for name, case in CASES.items() if case.algorithm.kind == "minimisation"]
+
+
+@pytest.mark.parametrize("name", MINIMISATION)
+def test_a_gradient_is_its_callers_to_overwrite(name: str) -> None:
+    oracle: Any = drive(CASES[name]).oracle.at(0)
+    xi, x = oracle.draw(), oracle.x0
+    before = oracle.grad(x, xi).clone()
+    oracle.grad(x, xi).fill_(torch.nan)
+    assert torch.equal(oracle.grad(x, xi), before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedsys.algorithms.algorithm import PeriodicAlgorithm, State
@@ -45,8 +46,9 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
 
     def step(self, s: MinimisationState, oracle: Minimisation, sync: Sync) -> MinimisationState:
         """One gradient step."""
-        # In one pass over memory, and a round finds no gradient there any more.
-        x = s.x.sub(oracle.grad(s.x, oracle.draw()), alpha=self.lr)
+        g = oracle.grad(s.x, oracle.draw())
+        # In one pass over memory, and in place of the gradient, which nobody else has.
+        x = torch.sub(s.x, g, alpha=self.lr, out=g)
         return MinimisationState(sync(x))
 
     def solution(self, s: MinimisationState) -> Tensor:

@@ -115,10 +115,10 @@ class AllReduce:
 
     def at(self, step: int) -> Sync:
         """What iteration `step` may do."""
+        communicates = self._communicates(step)
+        self.traffic.rounds += communicates
         verbs = self.compressed or self
-        sync = Sync(verbs, self._communicates(step), self.traffic, step, self._coins(step))
-        self.traffic.rounds += bool(sync)
-        return sync
+        return Sync(verbs, communicates, self.traffic, step, self._coins(step))
 
     @property
     def memory(self) -> dict[str, Tensor]:

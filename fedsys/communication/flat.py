@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from fedsys.communication.weights import Weights
+from fedsys.memory import recycled
 
 
 def local_sums(fields: tuple[Tensor, ...], weights: Weights) -> Tensor:
-    """The weighted sums over the hosted clients, one after another in a new flat buffer.
+    """The weighted sums over the hosted clients, one after another in a flat buffer.
 
     The one field of one client keeps its shape instead: the time of a small round goes by the
     number of calls, and this way needs the fewest.
@@ -20,7 +21,7 @@ def local_sums(fields: tuple[Tensor, ...], weights: Weights) -> Tensor:
             return field.contiguous() * weights.values[0]
         return _local_sum(field, weights)
     sizes = [field.numel() // field.shape[0] for field in fields]
-    buffer = fields[0].new_empty(sum(sizes))
+    buffer = recycled(fields[0], sum(sizes))
     for field, part in zip(fields, buffer.split_with_sizes(sizes), strict=True):
         _local_sum(field, weights, out=part)
     return buffer
@@ -41,7 +42,8 @@ def _local_sum(field: Tensor, weights: Weights, out: Tensor | None = None) -> Te
     if field.dim() != 2 or not field.is_contiguous():
         # Contiguous, so that rows that share their memory sum up like others.
         rows = field.reshape(clients, -1).contiguous()
-    return torch.mv(rows.t(), weights.vector(rows), out=out)
+    out = None if out is None else out.unsqueeze(0)
+    return torch.mm(weights.row(rows), rows, out=out)  # as mv of the transpose, in half the time
 
 
 def as_rows(buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

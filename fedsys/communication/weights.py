@@ -18,19 +18,19 @@ class Weights:
 
     def __init__(self, values: Sequence[float]) -> None:
         self.values = list(values)
-        self._vectors: dict[torch.dtype, Tensor] = {}
+        self._rows: dict[torch.dtype, Tensor] = {}
 
     @cached_property
     def present(self) -> list[int] | None:
         """The rows that count, or None for all."""
         return [i for i, w in enumerate(self.values) if w] if 0.0 in self.values else None
 
-    def vector(self, like: Tensor) -> Tensor:
-        """The weights of the present rows as a tensor of the same kind."""
-        vector = self._vectors.get(like.dtype)
-        if vector is None:
-            vector = self._vectors[like.dtype] = like.new_tensor([w for w in self.values if w])
-        return vector
+    def row(self, like: Tensor) -> Tensor:
+        """The weights of the present rows as a tensor [1, rows] of the same kind."""
+        row = self._rows.get(like.dtype)
+        if row is None:
+            row = self._rows[like.dtype] = like.new_tensor([[w for w in self.values if w]])
+        return row
 
     def of_finite(self, fields: Sequence[Tensor]) -> tuple[Weights, list[int]]:
         """Without the clients that hand in a NaN or an infinity, and the rows of those."""

@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from fedsys.memory import recycled
 from fedsys.models.flat import FlatModule
 
 Pull = Callable[..., Tensor]
@@ -61,7 +62,7 @@ class DenseStack:
             seen.append(hidden if layer + 1 == self.layers else hidden.relu_())
 
         def pull(u: Tensor, out: Tensor | None = None) -> Tensor:
-            joined = rows.new_empty(rows.shape) if out is None else out
+            joined = recycled(rows, *rows.shape) if out is None else out
             of_weights, of_biases = self._cut(joined)
             for layer in reversed(range(self.layers)):
                 torch.bmm(u.mT, seen[layer], out=of_weights[layer])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from fedsys.memory import recycled
 from fedsys.models.flat import FlatModule, shaped
 
 Function = Callable[..., Tensor]
@@ -53,7 +54,7 @@ class StackedModules:
 
     def gradients(self, function: Function, rows: Sequence[Tensor], *batch: Tensor) -> Tensor:
         """The gradients of each client's value in the parameters of all its players: [C, d]."""
-        joined = rows[0].new_empty(len(rows[0]), self._dim)
+        joined = recycled(rows[0], len(rows[0]), self._dim)
         slots = self._shaped(joined.split_with_sizes([*chain(*self._sizes)], dim=1))
         leaves = [part.detach().requires_grad_() for part in self._cut(rows)]
         self._lend(slots)

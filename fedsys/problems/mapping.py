@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedsys.data import Batch
 from fedsys.errors import InputError, require
+from fedsys.memory import recycled
 from fedsys.models import DenseStack, FlatModule, StackedModules, is_dense, obstacle
 
 WAYS = ("auto", "vmap", "loop")
@@ -92,7 +93,7 @@ class AtOnce:
         if self._dense is None or self._slopes is None:
             return self.stack.gradients(self._loss, rows, inputs, labels)
         x, *y = rows
-        joined, first = x.new_empty(len(x), sum(self._dims)), self._dense.first
+        joined, first = recycled(x, len(x), sum(self._dims)), self._dense.first
         own, network, *others = joined.split_with_sizes(
             [first, self._dims[0] - first, *self._dims[1:]], dim=1
         )

@@ -106,7 +106,7 @@ class Minimisation(Oracle, Protocol):
     x0: Tensor
 
     def grad(self, x: Tensor, xi: Draw) -> Tensor:
-        """The gradient of f_m(x_m; xi_m)."""
+        """The gradient of f_m(x_m; xi_m): a new tensor, its caller's to overwrite."""
 
 
 Pullback = Callable[[Tensor], Tensor]
