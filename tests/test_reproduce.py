@@ -74,6 +74,7 @@ def test_what_an_entry_overrides_at_the_papers_size_fits_its_experiment(
         (["proxskip_fig99"], "no figure or table is named 'proxskip_fig99'; did you mean proxskip"),
         (["proxskip_fig7", "scale=huge"], "scale must be one of small, paper, got 'huge'"),
         (["proxskip_fig7", "algorithm=nonsense"], "algorithm=nonsense is unknown"),
+        (["proxskip_fig4", "algorithm=lesgd"], "the entry has none of the methods that algorithm="),
         (["proxskip_fig7", "roundz=3"], "no option roundz; did you mean rounds?"),
     ],
 )

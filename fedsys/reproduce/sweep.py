@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsys import config
 from fedsys.cli import answer
 from fedsys.errors import InputError
 from fedsys.reproduce.entries import SCALES, Entry, Part
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
 
 _NO_PART_OF_A_RESULT = ("seed", "run", "logger", "resume", "checkpoint", "objective")
 
@@ -70,6 +73,8 @@ def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[Pla
                         root / f"{slug}-{fingerprints[unseeded]}", part.title, tags, arguments
                     )
                 )
+    if not runs:
+        raise InputError("no run is left: the entry has none of the methods that algorithm= names")
     return _labelled(runs)
 
 
@@ -112,14 +117,22 @@ def _choices(
         raise answer(error) from error
     values: dict[str, list[str]] = {}
     for override in parsed:
-        key = override.get_key_element()
-        if override.is_sweep_override():
-            if not override.is_discrete_sweep():
-                raise InputError(f"{key} must be a list of values here, got {override.input_line}")
-            values[key] = [str(value) for value in override.sweep_string_iterator()]
-        else:
-            values[key] = [override.get_value_element_as_str()]
+        values[override.get_key_element()] = _values(override)
+    if any(o.startswith("algorithm=") for o in part.overrides):
+        # The settings of a part are those of its methods: it has no others.
+        own = next(_values(o) for o in parsed[len(swept) :] if o.get_key_element() == "algorithm")
+        values["algorithm"] = [a for a in values["algorithm"] if a in own]
     return [tuple(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def _values(override: Override) -> list[str]:
+    """One, or all of a list."""
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        key = override.get_key_element()
+        raise InputError(f"{key} must be a list of values here, got {override.input_line}")
+    return [str(value) for value in override.sweep_string_iterator()]
 
 
 @contextmanager
