@@ -24,7 +24,7 @@ from fedsys.runtime.deal_files import deal_of, plot_deal, save_deal
 from fedsys.runtime.display import Display, headline, metrics_of
 from fedsys.runtime.interruption import Interruption
 from fedsys.runtime.kinds import explain_kind
-from fedsys.runtime.loggers import Logger
+from fedsys.runtime.loggers import InBackground
 from fedsys.runtime.plan import Plan
 from fedsys.runtime.run_directory import RunDirectory, began
 from fedsys.runtime.runner import Result, Runner
@@ -87,7 +87,7 @@ class _Job:
         self._interruption = interruption
         self._deal = deal_of(runner.oracle)
         self._is_first = world.rank == 0
-        self._loggers: list[Logger] = []
+        self._loggers = InBackground([])
         self._display: Display | None = None
 
     def run(self) -> None:
@@ -120,8 +120,7 @@ class _Job:
             if self._is_first:
                 self._finish(result, list(waited), sum(dropped, Counter()))
         except InterruptedRunError as stop:
-            for logger in self._loggers:
-                logger.finish()
+            self._loggers.finish()
             again = "the same command" if _is_named(settings) else f"run.dir={directory.path}"
             raise InterruptedRunError(
                 f"{self._interruption.cause}: {stop.message}; {again} goes on from there"
@@ -148,7 +147,8 @@ class _Job:
     def _open(self, resume: bool) -> None:
         if self._is_first:
             loggers = self._settings.logger or {}
-            self._loggers = [instantiate(one) for one in loggers.values() if one is not None]
+            wanted = [instantiate(one) for one in loggers.values() if one is not None]
+            self._loggers = InBackground(wanted)
             # Others wait for us, but not longer than for a collective.
             patience = self._runner.communicator.timeout / 2 if self._world.is_restart else 0.0
             self._directory.open(self._config, resume, patience)
@@ -156,8 +156,7 @@ class _Job:
                 with self._directory.writing():
                     save_deal(self._deal, self._directory.path)
             self._directory.note("data.json", self._runner.description())
-            for logger in self._loggers:
-                logger.begin(self._directory.path, self._config)
+            self._loggers.begin(self._directory.path, self._config)
 
     def _begin(self, step: int) -> None:
         self._startup = _seconds_since_start()
@@ -185,8 +184,7 @@ class _Job:
         _objective(self._settings.objective, record)  # a name nobody reports is told at the start
         if self._is_first and self._display is not None:
             self._directory.record(record)
-            for logger in self._loggers:
-                logger.record(record)
+            self._loggers.record(record)
             self._display.record(record)
 
     def _finish(self, result: Result, waited: list[float], dropped: Counter[int]) -> None:
@@ -213,8 +211,7 @@ class _Job:
             plot(result.records, picture, f"{path.name}")
             if self._deal is not None:
                 plot_deal(self._deal, path)
-        for logger in self._loggers:
-            logger.finish()
+        self._loggers.finish()
         assert self._display is not None
         self._display.finish(summary, {"results": path, "picture": picture})
 

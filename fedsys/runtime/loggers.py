@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +23,47 @@ class Logger(Protocol):
 
     def finish(self) -> None:
         """Everything was logged."""
+
+
+class InBackground:
+    """Loggers in a thread of their own, in order: no round waits for a disk or a server.
+
+    What goes wrong there is told at the next record, or at the end. All of it is in one thread,
+    because MLflow has a run for each.
+    """
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = loggers
+        self._thread = ThreadPoolExecutor(1, "loggers")
+        self._latest: Future[None] | None = None
+
+    def begin(self, folder: Path, config: dict[str, Any]) -> None:
+        """Start logging; a logger that cannot is told at once."""
+        for logger in self._loggers:
+            self._thread.submit(logger.begin, folder, config).result()
+
+    def record(self, record: Record) -> None:
+        """Hand a record to the thread, once it has none to complain about."""
+        if self._latest is not None and self._latest.done():
+            self._latest.result()
+        before, copy = self._latest, dict(record)
+
+        def log() -> None:
+            if before is not None:
+                before.result()
+            for logger in self._loggers:
+                logger.record(copy)
+
+        if self._loggers:
+            self._latest = self._thread.submit(log)
+
+    def finish(self) -> None:
+        """Wait until everything was logged."""
+        if self._latest is not None:
+            self._latest.result()
+        for logger in self._loggers:
+            self._thread.submit(logger.finish).result()
+        self._thread.shutdown()
 
 
 class TensorBoard:
