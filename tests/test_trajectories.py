@@ -79,6 +79,7 @@ from fedsys.algorithms import (
     MomentumLocalSGDA,
     MomentumLocalSGDAPlus,
     ProxSkip,
+    ProxSkipAverage,
     ProxSkipLSVRGDA,
     Scaffold,
 )
@@ -415,6 +416,13 @@ def proxskip_steps() -> Iterator[Fields]:
     return proxskip(sample_operator, Z0, CLIENTS, STEPS, 0.1, 0.3, lambda t: shown[t][0])
 
 
+def proxskip_average_steps() -> Iterator[Fields]:
+    visited = []
+    for fields in proxskip_steps():
+        visited.append(fields["x"])
+        yield {**fields, "x_o": np.mean(visited, axis=0)}
+
+
 def svrg_steps() -> Iterator[Fields]:
     shown = coins(SVRG)
     return proxskip_lsvrgda(
@@ -734,6 +742,7 @@ TRAJECTORIES = {
         ),
     ),
     "proxskip": Trajectory(PROXSKIP, SUM, proxskip_steps),
+    "proxskip_average": Trajectory(ProxSkipAverage(lr=0.1, p=0.3), SUM, proxskip_average_steps),
     "proxskip_lsvrgda": Trajectory(SVRG, SUM, svrg_steps),
 }
 

@@ -25,7 +25,7 @@ from fedsys.algorithms.localscgdam import LocalSCGDAM, LocalSGDAM
 from fedsys.algorithms.localsgdm import LocalSGDM
 from fedsys.algorithms.lsgd import LSGD
 from fedsys.algorithms.momentum_local_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
-from fedsys.algorithms.proxskip import ProxSkip, ProxSkipLSVRGDA
+from fedsys.algorithms.proxskip import ProxSkip, ProxSkipAverage, ProxSkipLSVRGDA
 from fedsys.algorithms.rates import Decreasing
 from fedsys.algorithms.sagda import SAGDA
 from fedsys.algorithms.scaffold import Scaffold
@@ -70,6 +70,7 @@ __all__ = [
     "MomentumLocalSGDAPlus",
     "PeriodicAlgorithm",
     "ProxSkip",
+    "ProxSkipAverage",
     "ProxSkipLSVRGDA",
     "Scaffold",
     "StagedAlgorithm",

@@ -5,26 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from torch import Tensor
-
-from fedsys.algorithms.algorithm import State
-from fedsys.algorithms.variational import VariationalAlgorithm
+from fedsys.algorithms.averaging import AveragedAlgorithm, AveragedState, running_mean
 from fedsys.communication import Sync
 from fedsys.problems import Theory, Variational
 
 
 @dataclass(frozen=True)
-class PointState(State):
-    """The point."""
-
-    z: Tensor
-
-
-@dataclass(frozen=True)
-class LocalSEG(VariationalAlgorithm[PointState]):
+class LocalSEG(AveragedAlgorithm):
     """z' = z - lr F(z; xi),  z <- z - lr F(z'; xi'); only z is averaged, every K steps.
 
-    LESGD differs: it averages the half point of the communication step too.
+    LESGD differs: it averages the half point of the communication step too. x_o is the mean of the
+    half points.
 
     Theory: lr = 1 / (21 K L).
 
@@ -35,19 +26,15 @@ class LocalSEG(VariationalAlgorithm[PointState]):
 
     needs_all_clients: ClassVar[str] = ""
 
-    def init(self, oracle: Variational, sync: Sync) -> PointState:
+    def init(self, oracle: Variational, sync: Sync) -> AveragedState:
         """All clients start from the same point."""
-        return PointState(oracle.z0)
+        return AveragedState(oracle.z0, oracle.z0)
 
-    def step(self, s: PointState, oracle: Variational, sync: Sync) -> PointState:
+    def step(self, s: AveragedState, oracle: Variational, sync: Sync) -> AveragedState:
         """The extra step and the step, with independent samples."""
         half = oracle.prox(s.z - self.lr * oracle.operator(s.z, oracle.draw()), self.lr)
         z = oracle.prox(s.z - self.lr * oracle.operator(half, oracle.draw()), self.lr)
-        return PointState(sync(z))
-
-    def solution(self, s: PointState) -> Tensor:
-        """z."""
-        return s.z
+        return AveragedState(sync(z), running_mean(s.x_o, half, oracle.step))
 
     def tuned(self, theory: Theory) -> Self:
         """1 / (21 K L)."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedsys.algorithms.algorithm import Algorithm, AnyState, State
+from fedsys.algorithms.averaging import running_mean
 from fedsys.algorithms.rates import THEORY
 from fedsys.communication import Coins, Schedule, Sync
 from fedsys.problems import Constants, Theory, Variational
@@ -71,7 +72,18 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
 
 
 @dataclass(frozen=True)
-class ProxSkip(_CoinFlipping[ProxSkipState]):
+class _ProxSkip(_CoinFlipping[AnyState]):
+    """The step sizes of ProxSkip, with and without an average."""
+
+    def tuned(self, theory: Theory) -> Self:
+        """gamma and p of Table 3."""
+        sampled = theory.finite_sum
+        tuned = self.fill(theory, lr=lambda c: min(0.5 / self._ell(c, sampled), 0.5 / c.mu))
+        return tuned.fill(theory, p=lambda c: min(1.0, (tuned.lr * c.mu) ** 0.5))
+
+
+@dataclass(frozen=True)
+class ProxSkip(_ProxSkip[ProxSkipState]):
     """Local steps with a control variate; the average is taken with probability p.
 
         x^ = x - lr (g(x) - h),  x+ = mean(x^ - lr/p h) if heads else x^,  h+ = h + p/lr (x+ - x^)
@@ -100,11 +112,45 @@ class ProxSkip(_CoinFlipping[ProxSkipState]):
         """x."""
         return s.x
 
-    def tuned(self, theory: Theory) -> Self:
-        """gamma and p of Table 3."""
-        sampled = theory.finite_sum
-        tuned = self.fill(theory, lr=lambda c: min(0.5 / self._ell(c, sampled), 0.5 / c.mu))
-        return tuned.fill(theory, p=lambda c: min(1.0, (tuned.lr * c.mu) ** 0.5))
+
+@dataclass(frozen=True)
+class AverageState(ProxSkipState):
+    """x, h, and x_o = the mean of x_1, ..., x_t."""
+
+    x_o: Tensor
+
+
+@dataclass(frozen=True)
+class ProxSkipAverage(_ProxSkip[AverageState]):
+    """ProxSkip, and the average of its points, which is evaluated too.
+
+    For games without strong monotonicity, such as matrix games, where the points themselves need
+    not converge; Figure 8 shows the gap of the average.
+
+    Args:
+        lr: gamma, or "theory".
+        p: the chance of communication, or "theory".
+        cocoercivity: which ell the theory uses, the papers' "spectral" one or the "exact" one.
+        operator_scale: a factor on the operator.
+    """
+
+    def init(self, oracle: Variational, sync: Sync) -> AverageState:
+        """h_0 = 0."""
+        return AverageState(oracle.z0, torch.zeros_like(oracle.z0), oracle.z0)
+
+    def step(self, s: AverageState, oracle: Variational, sync: Sync) -> AverageState:
+        """One iteration of Algorithm 2."""
+        g = oracle.operator(s.x, oracle.draw())
+        x, h = self._update(s.x, s.h, g, oracle, sync)
+        return AverageState(x, h, running_mean(s.x_o, x, oracle.step))
+
+    def solution(self, s: AverageState) -> Tensor:
+        """x."""
+        return s.x
+
+    def outputs(self, s: AverageState) -> dict[str, Tensor]:
+        """The last point and the average."""
+        return {"": s.x, "average": s.x_o}
 
 
 @dataclass(frozen=True)
