@@ -223,14 +223,27 @@ def test_a_step_with_which_one_seed_diverged_is_not_the_best(
         (Claim("", reaches={"a": 0.1}), False),
         (Claim("", within={"a": 20, "b": 20}), True),
         (Claim("", within={"a": 10, "b": 10}), False),
+        (Claim("", better="a", than=["b"], to=0.5), True),
+        (Claim("", better="b", than=["a"], to=0.5), False),
+        (Claim("", better="a", than=["b"], to=3.0), False),  # both are there at the same time
+        (Claim("", better="a", than=["b"], to=0.01), False),  # neither ever is
     ],
 )
-def test_a_claim_is_decided_by_the_last_values(
+def test_a_claim_is_decided_by_last_values_or_by_who_gets_there_first(
     finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]], claim: Claim, holds: bool
 ) -> None:
     entry, runs, outcomes = finished
     (verdict,) = _verdicts(entry, claim, lines_of(entry, runs, outcomes))
     assert verdict.holds is holds
+
+
+def test_who_gets_there_first_is_told_with_the_place(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]],
+) -> None:
+    entry, runs, outcomes = finished
+    claim = Claim("", better="a", than=["b"], to=0.5)
+    (verdict,) = _verdicts(entry, claim, lines_of(entry, runs, outcomes))
+    assert verdict.numbers == "a at round 5, b never"
 
 
 def test_a_claim_on_lines_that_were_not_run_is_left_open(

@@ -37,16 +37,18 @@ class Numbers:
 
 @dataclass
 class Claim:
-    """A sentence of the paper, and the comparison of last values that decides whether it holds.
+    """A sentence of the paper, and the comparison that decides whether it holds.
 
-    Exactly one of: `better` (a line) `than` (others); `reaches` (lines and the value that each gets
-    to); `within` (lines and a factor: the worst is at most that much worse than the best);
-    `below_bound` (every line ends below the bound of its theorem).
+    Exactly one of: `better` (a line) `than` (others), by last values, or by who is the first `to`
+    get to a value; `reaches` (lines and the value that each gets to); `within` (lines and a factor:
+    the worst is at most that much worse than the best); `below_bound` (every line ends below the
+    bound of its theorem).
     """
 
     says: str
     better: str | None = None
     than: list[str] = field(default_factory=list)
+    to: float | None = None
     reaches: dict[str, float] = field(default_factory=dict)
     within: dict[str, float] = field(default_factory=dict)
     below_bound: bool = False
@@ -123,7 +125,8 @@ def read_paper(text: str, name: str) -> Paper:
 def _check(entry: Entry, name: str) -> None:
     for claim in entry.claims:
         kinds = [claim.better, claim.reaches, claim.within, claim.below_bound]
-        if sum(map(bool, kinds)) != 1 or bool(claim.better) != bool(claim.than):
+        incomplete = bool(claim.better) != bool(claim.than) or (claim.to and not claim.better)
+        if sum(map(bool, kinds)) != 1 or incomplete:
             raise InputError(f"{name}: {claim.says!r} needs one comparison that decides it")
     for table in (entry.seeds, entry.overrides):
         if wrong := set(table) - set(SCALES):

@@ -22,9 +22,12 @@ def draw(entry: Entry, lines: Sequence[Line], stem: Path) -> list[Path]:
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))
+    below = 0.15 * ceil((len(names) + 1) / 2)
     columns = min(_PER_ROW, len(panels)) or 1
     rows = ceil(len(panels) / columns) or 1
-    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows + 0.5), layout="constrained")
+    figure = Figure(
+        figsize=(_PANEL[0] * columns, (_PANEL[1] + below) * rows + 0.5), layout="constrained"
+    )
     grid = figure.subplots(rows, columns, squeeze=False)
     for place in grid.flat[len(panels) :]:
         place.set_axis_off()
@@ -60,4 +63,5 @@ def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence
     panel.set_xlabel(AXES[entry.axis])
     panel.set_ylabel(metric)
     panel.grid(alpha=0.3)
-    panel.legend(fontsize=7)
+    # Below, where it hides no curve.
+    panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import mean
 
@@ -33,6 +34,15 @@ class Line:
     def finals(self, metric: str) -> list[float]:
         """The last values of its seeds."""
         return [] if self.best is None else self.best.finals(metric)
+
+    def first_at(self, metric: str, axis: str, value: float) -> float:
+        """Where on the axis the mean of the seeds first gets to a value; infinity if it never does.
+
+        Between two evaluations nobody looked, so this is as coarse as they are.
+        """
+        sign = 1 if smaller_is_better(metric) else -1
+        points = self.best.curve(metric, axis) if self.best else []
+        return next((p.x for p in points if sign * p.mean <= sign * value), inf)
 
     def bound(self) -> float | None:
         """What the theorem promises, if the runs know it."""

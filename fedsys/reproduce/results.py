@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -139,19 +140,23 @@ def _verdicts(entry: Entry, claim: Claim, lines: Sequence[Line]) -> list[Verdict
         here = {
             line.name: line for line in lines if line.panel == panel and matches(line, claim.where)
         }
-        decided = _decide(claim, metric, here)
+        decided = _decide(claim, metric, entry.axis, here)
         if decided is not None:
             verdicts.append(Verdict(claim.says, panel, *decided))
     return verdicts
 
 
-def _decide(claim: Claim, metric: str, lines: Mapping[str, Line]) -> tuple[bool, str] | None:
+def _decide(
+    claim: Claim, metric: str, axis: str, lines: Mapping[str, Line]
+) -> tuple[bool, str] | None:
     """Whether it holds, and the numbers; None if the lines it speaks of were not run."""
     sign = 1 if smaller_is_better(metric) else -1
     named = [claim.better, *claim.than] if claim.better else [*claim.reaches, *claim.within]
     named = list(lines) if claim.below_bound else [name for name in named if name in lines]
     if not named or (claim.better and (claim.better not in named or len(named) < 2)):
         return None
+    if claim.to is not None:
+        return _who_is_first([(n, lines[n].first_at(metric, axis, claim.to)) for n in named], axis)
     worst = float("inf")
     values = {n: sign * mean(f) if (f := lines[n].finals(metric)) else worst for n in named}
     shown = {n: f"{n} {abs(v):.4g}" if v < worst else f"{n} diverged" for n, v in values.items()}
@@ -171,6 +176,13 @@ def _decide(claim: Claim, metric: str, lines: Mapping[str, Line]) -> tuple[bool,
     factor = max(claim.within.values())
     sizes = [abs(value) for value in values.values()]
     return max(sizes) <= factor * max(min(sizes), _TINY), ", ".join(shown.values())
+
+
+def _who_is_first(arrivals: Sequence[tuple[str, float]], axis: str) -> tuple[bool, str]:
+    """Whether the first of them is there before all others."""
+    texts = [f"{n} {f'at {axis} {x:g}' if x < inf else 'never'}" for n, x in arrivals]
+    (_, mine), *others = arrivals
+    return all(mine < x for _, x in others), ", ".join(texts)
 
 
 def table(result: Result) -> str:
