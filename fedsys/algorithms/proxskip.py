@@ -59,9 +59,10 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
         x_hat = torch.sub(x, g, alpha=self.lr).add_(h, alpha=self.lr)
         if not sync:
             return x_hat, h
-        average = sync(torch.sub(x_hat, h, alpha=self.lr / self.p))
-        x_new = oracle.prox(average, self.lr / self.p)
-        return x_new, torch.add(h, x_new - x_hat, alpha=self.p / self.lr)
+        sent = torch.sub(x_hat, h, alpha=self.lr / self.p)
+        x_new = oracle.prox(sync(sent), self.lr / self.p)
+        # h + p/lr (x_new - x_hat), which is p/lr (x_new - sent): in place, and sums to zero better.
+        return x_new, (x_new - sent).mul_(self.p / self.lr)
 
     def _ell(self, c: Constants, single_samples: bool) -> float:
         if single_samples:

@@ -115,10 +115,9 @@ class AllReduce:
 
     def at(self, step: int) -> Sync:
         """What iteration `step` may do."""
-        communicates = self._communicates(step)
-        self.traffic.rounds += communicates
-        verbs = self.compressed or self
-        return Sync(verbs, communicates, self.traffic, step, self._coins(step))
+        communicates, traffic = self._communicates(step), self.traffic
+        traffic.rounds += communicates
+        return Sync(self.compressed or self, communicates, traffic, step, self._coins(step))
 
     @property
     def memory(self) -> dict[str, Tensor]:
@@ -210,7 +209,7 @@ class AllReduce:
         size = sums.nbytes
         self._timed(self.transport.all_reduce, sums, traffic)
         traffic.exchanges += 1
-        traffic.bytes_up += self._per_client(size, step)
+        traffic.bytes_up += size if self._participation is None else self._per_client(size, step)
         traffic.bytes_down += size
         return as_rows(sums, fields)
 

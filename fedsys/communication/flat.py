@@ -17,7 +17,7 @@ def local_sums(fields: tuple[Tensor, ...], weights: Weights) -> Tensor:
     """
     if len(fields) == 1:
         field = fields[0]
-        if field.shape[0] == 1 and weights.present is None:
+        if len(weights.values) == 1 and weights.present is None:
             return field.contiguous() * weights.values[0]
         return _local_sum(field, weights)
     sizes = [field.numel() // field.shape[0] for field in fields]
@@ -50,7 +50,7 @@ def as_rows(buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Cut a flat buffer into one row per field, shared by all hosted clients."""
     if len(fields) == 1:
         field = fields[0]
-        if buffer.shape == field.shape:
+        if buffer.numel() == field.numel() and buffer.shape == field.shape:
             return (buffer,)
         row = buffer if field.dim() == 2 else buffer.view(field.shape[1:])
         return (row.expand_as(field),)

@@ -44,28 +44,36 @@ class SkipCoin(AllReduce):
     def _accept(self, schedule: Schedule) -> None:
         """Both kinds of schedule; a periodic one needs no coins."""
 
+    _round: _Round | None = None
+    """The coins that are known; None with a periodic schedule."""
+
     def _begin(self, step: int) -> None:
+        self._round = None
         if isinstance(self.schedule, Coins):
             self._flips = _Flips(self.schedule, self.seed)
             self._round = self._announce(self.schedule, step, self.traffic)
 
+    # The next three are called in every step, and know the kind of schedule by the round.
+
     def _communicates(self, step: int) -> bool:
-        if isinstance(self.schedule, Coins):
-            first, last, _ = self._round
-            assert first <= step <= last, f"no coins for step {step}"
-            return step == last
-        return super()._communicates(step)
+        if self._round is None:
+            return super()._communicates(step)
+        first, last, _ = self._round
+        assert first <= step <= last, f"no coins for step {step}"
+        return step == last
 
     def _coins(self, step: int) -> Mapping[str, bool] | None:
-        if not isinstance(self.schedule, Coins) or not self.schedule.others:
+        if self._round is None or self._round.others is _NO_COINS:
             return None
+        assert isinstance(self.schedule, Coins)
         flips = self._round.others[:, step - self._round.first].tolist()
         return dict(zip(self.schedule.others, flips, strict=True))
 
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
         """The means, and with them the coins of the next round."""
         means = super().mean(fields, traffic, step)
-        if isinstance(self.schedule, Coins) and step == self._round.last:
+        if self._round is not None and step == self._round.last:
+            assert isinstance(self.schedule, Coins)
             self._round = self._announce(self.schedule, step + 1, traffic)
         return means
 
