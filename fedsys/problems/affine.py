@@ -50,7 +50,7 @@ class AffineOracle(OperatorOracle):
         self._M = site.convert(np.stack([M for M, _ in games]))
         self._b = site.convert(np.stack([b for _, b in games]))
         self._mean_M, self._mean_b = self._M.mean(1), self._b.mean(1)
-        self._mean_operator = _Affine(self._mean_M, self._mean_b)
+        self._mean_operator = _Affine(self._mean_M.mT.contiguous().mT, self._mean_b)
         self._samples, self._batch_size = self._M.shape[1], batch_size
         self.sizes = [self._samples] * len(games)
         self._picks = BlockedDraws(site.seed, "samples", site.hosted)
@@ -178,19 +178,20 @@ def chosen_samples(values: Tensor, sample: Tensor) -> Tensor:
 class _Affine:
     """z -> M_c z_c + b_c for each client c.
 
-    On the CPU by NumPy: for one column, torch's bmm takes five times as long.
+    On the CPU by NumPy: for one column, torch's bmm takes five times as long. Columns that lie
+    together in memory take a sixth less than rows.
     """
 
     def __init__(self, M: Tensor, b: Tensor) -> None:
         self._M, self._b = M, b
         on_cpu = M.device.type == "cpu"
-        self._arrays = (M.numpy(), b.numpy()) if on_cpu else None
+        self._arrays = (M.mT.numpy(), b.numpy()) if on_cpu else None
 
     def __call__(self, z: Tensor) -> Tensor:
         if self._arrays is None:
             return torch.baddbmm(self._b[:, :, None], self._M, z[:, :, None])[:, :, 0]
-        M, b = self._arrays
-        F = np.matvec(M, z.numpy())
+        transposed, b = self._arrays
+        F = np.vecmat(z.numpy(), transposed)
         F += b
         return torch.from_numpy(F)
 
