@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event, current_thread
+from threading import Event, active_count, current_thread
 from time import sleep
 from typing import Any
 
@@ -83,7 +83,10 @@ def test_a_logger_that_cannot_begin_is_told_at_once(tmp_path: Path) -> None:
         InBackground([Missing()]).begin(tmp_path, {})
 
 
-def test_without_loggers_there_is_nothing_to_wait_for() -> None:
+def test_without_loggers_there_is_no_thread(tmp_path: Path) -> None:
+    before = active_count()
     loggers = InBackground([])
+    loggers.begin(tmp_path, {})
     loggers.record({"step": 0.0})
+    assert active_count() == before
     loggers.finish()

@@ -209,7 +209,7 @@ class AllReduce:
         size = sums.nbytes
         self._timed(self.transport.all_reduce, sums, traffic)
         traffic.exchanges += 1
-        traffic.bytes_up += size if self._participation is None else self._per_client(size, step)
+        traffic.bytes_up += self._per_client(size, step)
         traffic.bytes_down += size
         return as_rows(sums, fields)
 
