@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from processes import command
 from run_folders import write_run
 
-from fedsys.report.configurations import best, configurations
+from fedsys.report.configurations import best, configurations, spread
 from fedsys.report.main import main
 from fedsys.report.runs import read_runs
 
@@ -114,6 +115,20 @@ def test_what_is_broken_is_named_and_the_rest_is_shown(
     assert [row[4] for row in labels["d"]["gap"]] == [1.0, None, 0.1]
     assert other.name == "4"
     assert len(data["warnings"]) == len(said)
+
+
+def test_seeds_that_grow_beyond_all_numbers_are_shown_as_far_as_they_can_be(tmp_path: Path) -> None:
+    for seed, end in enumerate((inf, nan, 1e300)):
+        write_run(tmp_path / f"a{seed}", "a", seed, {"gap": [1.0, 1e250, end]})
+    write_run(tmp_path / "b", "b", 0, {"gap": [1.0, 0.5, 0.1]})
+    assert main([str(tmp_path), "--out", str(tmp_path / "page")]) == 0
+    assert (tmp_path / "page" / "gap.png").stat().st_size > 1000
+    (grown, _) = configurations(read_runs([tmp_path])[0])
+    assert [(p.low, p.high) for p in grown.curve("gap", "round")][:2] == [
+        (1.0, 1.0),
+        (1e250, 1e250),
+    ]
+    assert spread([1.0, inf]) == "inf ± nan"
 
 
 @pytest.mark.parametrize(

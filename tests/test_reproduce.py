@@ -56,6 +56,14 @@ def test_the_sweep_is_that_of_the_experiment_with_seeds_and_overrides(tmp_path: 
     assert len({run.folder for run in (*runs, *longer)}) == 8
 
 
+def test_seeds_are_the_first_that_the_experiment_lists(tmp_path: Path) -> None:
+    """Those of Table 1 begin at 10: 0 to 2 chose its settings."""
+    runs = planned_runs(entries()["fedbio_table1"], [], tmp_path)
+    assert {run.tags["seed"] for run in runs} == {"10", "11", "12"}
+    none_listed = planned_runs(entries()["proxskip_fig1"], [], tmp_path)
+    assert {run.tags["seed"] for run in none_listed} == {"0", "1", "2"}
+
+
 @pytest.mark.parametrize("name", ["adafgda_fig6", "localscgdam_fig4"])
 def test_what_an_entry_overrides_at_the_papers_size_fits_its_experiment(
     name: str, tmp_path: Path
@@ -175,7 +183,7 @@ def finished(tmp_path: Path) -> tuple[Entry, list[PlannedRun], dict[Path, Outcom
     for (method, lr), finals in values.items():
         for seed, final in enumerate(finals):
             folder = tmp_path / f"{method}-{lr}-{seed}"
-            write_run(folder, method, seed, {"gap": [4.0, final]}, lr=float(lr))
+            write_run(folder, method, seed, {"gap": [4.0, 2 * final, final]}, lr=float(lr))
             tags = {"algorithm": method, "algorithm.lr": lr, "seed": str(seed)}
             runs.append(PlannedRun(folder, "", tags, ()))
             outcomes[folder] = Outcome("ended", commit="abc", machine="m", date="2026-01-01")
@@ -225,8 +233,10 @@ def test_a_step_with_which_one_seed_diverged_is_not_the_best(
         (Claim("", within={"a": 10, "b": 10}), False),
         (Claim("", better="a", than=["b"], to=0.5), True),
         (Claim("", better="b", than=["a"], to=0.5), False),
-        (Claim("", better="a", than=["b"], to=3.0), False),  # both are there at the same time
+        (Claim("", better="a", than=["b"], to=4.0), False),  # both are there at the same time
         (Claim("", better="a", than=["b"], to=0.01), False),  # neither ever is
+        (Claim("", better="a", than=["b"], sooner=True), True),
+        (Claim("", better="b", than=["a"], sooner=True), False),
     ],
 )
 def test_a_claim_is_decided_by_last_values_or_by_who_gets_there_first(
@@ -243,7 +253,7 @@ def test_who_gets_there_first_is_told_with_the_place(
     entry, runs, outcomes = finished
     claim = Claim("", better="a", than=["b"], to=0.5)
     (verdict,) = _verdicts(entry, claim, lines_of(entry, runs, outcomes))
-    assert verdict.numbers == "a at round 5, b never"
+    assert verdict.numbers == "at 0.5: a at round 5, b never"
 
 
 def test_a_claim_on_lines_that_were_not_run_is_left_open(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from statistics import mean, stdev
 
 from fedsys.report.runs import Record, Run
@@ -59,8 +60,8 @@ class Configuration:
 def _point(records: Sequence[Record], metric: str, axis: str) -> Point:
     values = [record[metric] for record in records]
     middle = mean(values)
-    spread = stdev(values) if len(values) > 1 else 0.0
-    low, high = max(middle - spread, min(values)), min(middle + spread, max(values))
+    away = deviation(values)
+    low, high = max(middle - away, min(values)), min(middle + away, max(values))
     return Point(mean(record[axis] for record in records), middle, low, high, len(values))
 
 
@@ -144,4 +145,11 @@ def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation."""
     if not values:
         return "-"
-    return f"{mean(values):.4g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+    return f"{mean(values):.4g}" + (f" ± {deviation(values):.2g}" if len(values) > 1 else "")
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation; there is none of values that are not finite."""
+    if not all(map(isfinite, values)):
+        return nan
+    return stdev(values) if len(values) > 1 else 0.0

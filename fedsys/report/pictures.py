@@ -11,6 +11,7 @@ import numpy as np
 
 from fedsys.report.configurations import AXES, Configuration, Point, smaller_is_better
 from fedsys.report.runs import Run
+from fedsys.runtime.curves import drawable
 
 PALETTE = (
     "#2b6cb0", "#c05621", "#2f855a", "#b83280", "#6b46c1", "#b7791f", "#2c7a7b", "#c53030",
@@ -61,9 +62,10 @@ def draw_curve(panel: Any, points: Sequence[Point], label: str, index: int, widt
     x = [point.x for point in points]
     look = style(index)
     marker = "." if len(points) < 30 else ""
-    panel.plot(x, [p.mean for p in points], label=label, linewidth=width, marker=marker, **look)
+    y = drawable(p.mean for p in points)
+    panel.plot(x, y, label=label, linewidth=width, marker=marker, **look)
     if any(point.seeds > 1 for point in points):
-        low, high = [p.low for p in points], [p.high for p in points]
+        low, high = drawable(p.low for p in points), drawable(p.high for p in points)
         panel.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 

@@ -40,15 +40,16 @@ class Claim:
     """A sentence of the paper, and the comparison that decides whether it holds.
 
     Exactly one of: `better` (a line) `than` (others), by last values, or by who is the first `to`
-    get to a value; `reaches` (lines and the value that each gets to); `within` (lines and a factor:
-    the worst is at most that much worse than the best); `below_bound` (every line ends below the
-    bound of its theorem).
+    get to a value, or, with `sooner`, to the last value that all of them get to; `reaches` (lines
+    and the value that each gets to); `within` (lines and a factor: the worst is at most that much
+    worse than the best); `below_bound` (every line ends below the bound of its theorem).
     """
 
     says: str
     better: str | None = None
     than: list[str] = field(default_factory=list)
     to: float | None = None
+    sooner: bool = False
     reaches: dict[str, float] = field(default_factory=dict)
     within: dict[str, float] = field(default_factory=dict)
     below_bound: bool = False
@@ -62,7 +63,7 @@ class Entry:
 
     `panels` are the settings that have a panel for each of their values, `lines` those that make a
     line or a row; of all others that vary, the best value is taken for each line. The metric that
-    comes first decides.
+    comes first decides. `seeds` is a number of them: the first ones that the experiment lists.
     """
 
     what: str
@@ -125,7 +126,8 @@ def read_paper(text: str, name: str) -> Paper:
 def _check(entry: Entry, name: str) -> None:
     for claim in entry.claims:
         kinds = [claim.better, claim.reaches, claim.within, claim.below_bound]
-        incomplete = bool(claim.better) != bool(claim.than) or (claim.to and not claim.better)
+        race = claim.sooner or claim.to is not None
+        incomplete = bool(claim.better) != bool(claim.than) or (race and not claim.better)
         if sum(map(bool, kinds)) != 1 or incomplete:
             raise InputError(f"{name}: {claim.says!r} needs one comparison that decides it")
     for table in (entry.seeds, entry.overrides):

@@ -47,7 +47,7 @@ def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence
         label = f"{line.name} ({line.setting})" if line.setting else line.name
         points = line.best.curve(metric, entry.axis) if line.best else []
         if not points:
-            panel.plot([], [], label=f"{line.name}: diverged", **style(index))
+            panel.plot([], [], label=f"{line.name}: {line.absent()}", **style(index))
             continue
         values += [point.mean for point in points]
         draw_curve(panel, points, label, index, 1.7)

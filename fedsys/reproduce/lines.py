@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import mean
 
@@ -27,13 +27,22 @@ class Line:
     setting: str
     """The tuned ones in words."""
     best: Configuration | None
-    """None if it diverged whatever the setting."""
+    """None if it diverged whatever the setting, or never had the metric."""
     tried: int
     diverged: int
 
     def finals(self, metric: str) -> list[float]:
         """The last values of its seeds."""
         return [] if self.best is None else self.best.finals(metric)
+
+    def absent(self) -> str:
+        """Why it has no value."""
+        return "diverged" if self.diverged else "no such metric"
+
+    def last_mean(self, metric: str, axis: str) -> float | None:
+        """The last value of the curve that is drawn."""
+        points = self.best.curve(metric, axis) if self.best else []
+        return points[-1].mean if points else None
 
     def first_at(self, metric: str, axis: str, value: float) -> float:
         """Where on the axis the mean of the seeds first gets to a value; infinity if it never does.
@@ -97,17 +106,17 @@ def _line(
         by_setting[tuple(run.tags[key] for key in tuned if key in run.tags)].append(run)
     metric = entry.metrics[0]
     sign = 1 if smaller_is_better(metric) else -1
+    diverged = 0
     for seeds in by_setting.values():
+        # A seed that diverged rules its setting out: its mean would be that of the lucky ones.
+        lost = any(outcomes[run.folder].state == "diverged" for run in seeds)
         if all(outcomes[run.folder].state == "ended" for run in seeds):
             (configuration,) = configurations(_read(seeds)) or (None,)
-            if configuration is not None and configuration.finals(metric):
-                value = sign * mean(configuration.finals(metric))
-                candidates.append((value, seeds[0], configuration))
-    # A seed that diverged rules its setting out: its mean would be that of the lucky ones.
-    diverged = sum(
-        any(outcomes[run.folder].state == "diverged" for run in seeds)
-        for seeds in by_setting.values()
-    )
+            if configuration is not None and (finals := configuration.finals(metric)):
+                lost = not isfinite(value := sign * mean(finals))
+                if not lost:
+                    candidates.append((value, seeds[0], configuration))
+        diverged += lost
     best = min(candidates, key=lambda one: one[0], default=None)
     chosen = best[1] if best else members[0]
     setting = ", ".join(f"{_last(key)}={chosen.tags[key]}" for key in tuned if key in chosen.tags)

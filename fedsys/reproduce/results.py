@@ -113,7 +113,7 @@ def _cell(entry: Entry, line: Line, metric: str) -> Cell:
     finals = line.finals(metric)
     paper, source = _paper(entry, line, metric)
     ours = mean(finals) if finals else None
-    text = spread(finals) if finals else "diverged" if line.diverged else "no such metric"
+    text = spread(finals) if finals else line.absent()
     return Cell(
         *(line.panel, line.name, metric, ours, text, paper, source),
         *(line.setting, line.tried, line.diverged, len(finals)),
@@ -155,11 +155,20 @@ def _decide(
     named = list(lines) if claim.below_bound else [name for name in named if name in lines]
     if not named or (claim.better and (claim.better not in named or len(named) < 2)):
         return None
-    if claim.to is not None:
-        return _who_is_first([(n, lines[n].first_at(metric, axis, claim.to)) for n in named], axis)
+    goal = claim.to
+    if claim.sooner:
+        ends = [end for n in named if (end := lines[n].last_mean(metric, axis)) is not None]
+        goal = max(ends, key=lambda end: sign * end, default=0.0)
+    if goal is not None:
+        arrivals = [(n, lines[n].first_at(metric, axis, goal)) for n in named]
+        holds, text = _who_is_first(arrivals, axis)
+        return holds, f"at {goal:.4g}: {text}"
     worst = float("inf")
     values = {n: sign * mean(f) if (f := lines[n].finals(metric)) else worst for n in named}
-    shown = {n: f"{n} {abs(v):.4g}" if v < worst else f"{n} diverged" for n, v in values.items()}
+    shown = {
+        n: f"{n} {abs(v):.4g}" if v < worst else f"{n} {lines[n].absent()}"
+        for n, v in values.items()
+    }
     if claim.below_bound:
         bounds = {n: b for n in named if (b := lines[n].bound()) is not None}
         if not bounds:

@@ -101,18 +101,16 @@ def _choices(
     from hydra.errors import HydraException
 
     scale = scale_of(overrides)
-    given = [
-        *part.overrides,
-        *entry.overrides.get(scale, []),
-        f"seed=range({entry.seeds.get(scale, 1)})",
-        *overrides,
-    ]
     try:
         whole = compose(
             "config", overrides=[f"experiment={part.experiment}"], return_hydra_config=True
         )
-        swept = [f"{key}={value}" for key, value in (whole.hydra.sweeper.params or {}).items()]
-        parsed = OverridesParser.create().parse_overrides([*swept, *given])
+        swept = {key: f"{key}={value}" for key, value in (whole.hydra.sweeper.params or {}).items()}
+        parse = OverridesParser.create().parse_overrides
+        listed = _values(parse([swept["seed"]])[0]) if "seed" in swept else []
+        seeds = _first_seeds(listed, entry.seeds.get(scale, 1))
+        given = [*part.overrides, *entry.overrides.get(scale, []), f"seed={seeds}", *overrides]
+        parsed = parse([*swept.values(), *given])
     except HydraException as error:
         raise answer(error) from error
     values: dict[str, list[str]] = {}
@@ -123,6 +121,11 @@ def _choices(
         own = next(_values(o) for o in parsed[len(swept) :] if o.get_key_element() == "algorithm")
         values["algorithm"] = [a for a in values["algorithm"] if a in own]
     return [tuple(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
+def _first_seeds(listed: Sequence[str], count: int) -> str:
+    """So many of those that the experiment lists; from 0 on if it lists fewer."""
+    return ",".join(listed[:count] if len(listed) >= count else map(str, range(count)))
 
 
 def _values(override: Override) -> list[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import nan
 from pathlib import Path
 
 from fedsys.runtime.display import HEADLINES, Record, metrics_of
 
 _PANEL = (4.2, 3.4)
+_HIGHEST = (
+    1e100  # ticks of a logarithmic axis that gets near 1e308 are infinite, and cannot be drawn
+)
 _SHRINKING = {"distance_x", "distance_y", "relative_error", "operator_norm", "gap", "drift"}
 
 
@@ -24,6 +29,7 @@ def plot(records: list[Record], path: Path, title: str) -> None:
     for name, panel in zip(names, panels[0], strict=True):
         points = [(r["round"], r[name]) for r in records if name in r]
         rounds, values = zip(*points, strict=True)
+        values = drawable(values)
         panel.plot(rounds, values, marker="." if len(points) < 40 else "")
         if name in _SHRINKING:
             positive = [value for value in values if value > 0]
@@ -36,6 +42,11 @@ def plot(records: list[Record], path: Path, title: str) -> None:
         panel.grid(alpha=0.3)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
+
+
+def drawable(values: Iterable[float]) -> list[float]:
+    """Without those of a run that is all but lost, which leave the curve where they would be."""
+    return [value if abs(value) <= _HIGHEST else nan for value in values]
 
 
 def _importance(name: str) -> tuple[int, str]:
