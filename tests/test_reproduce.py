@@ -283,3 +283,25 @@ def test_the_page_has_the_numbers_of_results_and_says_what_was_not_run(
     assert text.count("not run yet") >= len(entries()) - 1
     # Made again where there are no runs, nothing is lost.
     assert writing.publish(tmp_path / "nowhere", tmp_path / "page").read_text() == text
+
+
+def test_of_two_steps_that_end_in_rounding_the_one_that_is_there_first_is_the_best(
+    tmp_path: Path,
+) -> None:
+    entry = Entry("Figure 0", "by hand", [Part("quadratic_game")], ["gap"])
+    curves = {"0.1": [1.0, 1e-10, 1e-31], "0.2": [1.0, 1e-30, 2e-30]}
+    runs = []
+    for lr, values in curves.items():
+        write_run(tmp_path / lr, "a", 0, {"gap": values}, lr=float(lr))
+        tags = {"algorithm": "a", "algorithm.lr": lr, "seed": "0"}
+        runs.append(PlannedRun(tmp_path / lr, "", tags, ()))
+    (line,) = lines_of(entry, runs, {run.folder: Outcome("ended") for run in runs})
+    assert (line.setting, line.tried, line.diverged) == ("lr=0.2", 2, 0)
+
+
+def test_a_last_value_that_is_infinite_is_a_run_that_diverged(tmp_path: Path) -> None:
+    entry = Entry("Figure 0", "by hand", [Part("quadratic_game")], ["gap"])
+    write_run(tmp_path / "run", "a", 0, {"gap": [1.0, float("inf")]})
+    run = PlannedRun(tmp_path / "run", "", {"algorithm": "a", "seed": "0"}, ())
+    (line,) = lines_of(entry, [run], {run.folder: Outcome("ended")})
+    assert (line.best, line.absent()) == (None, "diverged")

@@ -23,7 +23,7 @@ def draw(entry: Entry, lines: Sequence[Line], stem: Path) -> list[Path]:
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))
     below = 0.15 * ceil((len(names) + 1) / 2)
-    columns = min(_PER_ROW, len(panels)) or 1
+    columns = 2 if len(panels) == 4 else min(_PER_ROW, len(panels)) or 1
     rows = ceil(len(panels) / columns) or 1
     figure = Figure(
         figsize=(_PANEL[0] * columns, (_PANEL[1] + below) * rows + 0.5), layout="constrained"

@@ -15,6 +15,9 @@ from fedsys.reproduce.entries import Entry
 from fedsys.reproduce.pool import Outcome
 from fedsys.reproduce.sweep import PlannedRun
 
+ROUNDING = 1e-26
+"""Of errors below this, which is smaller is a matter of rounding."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -49,9 +52,7 @@ class Line:
 
         Between two evaluations nobody looked, so this is as coarse as they are.
         """
-        sign = 1 if smaller_is_better(metric) else -1
-        points = self.best.curve(metric, axis) if self.best else []
-        return next((p.x for p in points if sign * p.mean <= sign * value), inf)
+        return _first_at(self.best, metric, axis, value) if self.best else inf
 
     def bound(self) -> float | None:
         """What the theorem promises, if the runs know it."""
@@ -100,7 +101,9 @@ def _line(
     varied: Sequence[str],
 ) -> Line:
     tuned = [key for key in varied if key not in (*entry.panels, *entry.lines, "seed")]
-    candidates: list[tuple[float, PlannedRun, Configuration]] = []
+    if members[0].part:  # what all of it share is in its title
+        tuned = [key for key in tuned if key in _varied(members)]
+    candidates: list[tuple[tuple[float, float], PlannedRun, Configuration]] = []
     by_setting: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
     for run in members:
         by_setting[tuple(run.tags[key] for key in tuned if key in run.tags)].append(run)
@@ -115,7 +118,10 @@ def _line(
             if configuration is not None and (finals := configuration.finals(metric)):
                 lost = not isfinite(value := sign * mean(finals))
                 if not lost:
-                    candidates.append((value, seeds[0], configuration))
+                    rank = (value, 0.0)
+                    if sign > 0 and value <= ROUNDING:
+                        rank = (ROUNDING, _first_at(configuration, metric, entry.axis, ROUNDING))
+                    candidates.append((rank, seeds[0], configuration))
         diverged += lost
     best = min(candidates, key=lambda one: one[0], default=None)
     chosen = best[1] if best else members[0]
@@ -123,6 +129,12 @@ def _line(
     tags = {**chosen.tags, "part": chosen.part}
     configuration = best[2] if best else None
     return Line(name, panel, tags, setting, configuration, len(by_setting), diverged)
+
+
+def _first_at(configuration: Configuration, metric: str, axis: str, value: float) -> float:
+    sign = 1 if smaller_is_better(metric) else -1
+    points = configuration.curve(metric, axis)
+    return next((p.x for p in points if sign * p.mean <= sign * value), inf)
 
 
 def _read(seeds: Sequence[PlannedRun]) -> list[Run]:

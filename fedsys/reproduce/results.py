@@ -12,12 +12,9 @@ from typing import Any
 
 from fedsys.report.configurations import smaller_is_better, spread
 from fedsys.reproduce.entries import Claim, Entry
-from fedsys.reproduce.lines import Line
+from fedsys.reproduce.lines import ROUNDING, Line
 from fedsys.reproduce.pool import Outcome
 from fedsys.table import markdown
-
-_TINY = 1e-26
-"""Squared errors below it are rounding; which of two is smaller says nothing."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +173,7 @@ def _decide(
         text = "; ".join(f"{shown[n]} (at most {b:.4g})" for n, b in bounds.items())
         return all(values[n] <= b for n, b in bounds.items()), text
     if claim.better:
-        first, *others = (max(values[n], _TINY) if sign > 0 else values[n] for n in named)
+        first, *others = (max(values[n], ROUNDING) if sign > 0 else values[n] for n in named)
         return all(first <= other for other in others) and first < worst, ", ".join(shown.values())
     if claim.reaches:
         goals = {n: sign * claim.reaches[n] for n in named}
@@ -184,7 +181,7 @@ def _decide(
         return all(values[n] <= goals[n] for n in named), text
     factor = max(claim.within.values())
     sizes = [abs(value) for value in values.values()]
-    return max(sizes) <= factor * max(min(sizes), _TINY), ", ".join(shown.values())
+    return max(sizes) <= factor * max(min(sizes), ROUNDING), ", ".join(shown.values())
 
 
 def _who_is_first(arrivals: Sequence[tuple[str, float]], axis: str) -> tuple[bool, str]:

@@ -28,8 +28,8 @@ def plot(records: list[Record], path: Path, title: str) -> None:
     panels = figure.subplots(1, len(names), squeeze=False, gridspec_kw=room)
     for name, panel in zip(names, panels[0], strict=True):
         points = [(r["round"], r[name]) for r in records if name in r]
-        rounds, values = zip(*points, strict=True)
-        values = drawable(values)
+        rounds = [at for at, _ in points]
+        values = drawable(value for _, value in points)
         panel.plot(rounds, values, marker="." if len(points) < 40 else "")
         if name in _SHRINKING:
             positive = [value for value in values if value > 0]
