@@ -17,11 +17,22 @@ from run_folders import write_run
 from fedsys import config
 from fedsys.errors import InputError
 from fedsys.reproduce import writing
-from fedsys.reproduce.entries import Claim, Entry, Numbers, Part, entries, papers, read_paper
+from fedsys.reproduce.claims import verdicts
+from fedsys.reproduce.entries import (
+    FIGURES,
+    Claim,
+    Entry,
+    Numbers,
+    Part,
+    entries,
+    papers,
+    read_paper,
+)
+from fedsys.reproduce.figure import draw
 from fedsys.reproduce.lines import Line, lines_of
 from fedsys.reproduce.main import main
 from fedsys.reproduce.pool import Outcome
-from fedsys.reproduce.results import Result, _verdicts, result_of, table
+from fedsys.reproduce.results import Result, result_of, table
 from fedsys.reproduce.sweep import PlannedRun, count_runs, planned_runs
 
 SHORT = ("rounds=30", "evaluate_every=10", "problem.dim=2", "problem.samples=2", "clients=2")
@@ -59,7 +70,7 @@ def test_the_sweep_is_that_of_the_experiment_with_seeds_and_overrides(tmp_path: 
 def test_seeds_are_the_first_that_the_experiment_lists(tmp_path: Path) -> None:
     """Those of Table 1 begin at 10: 0 to 2 chose its settings."""
     runs = planned_runs(entries()["fedbio_table1"], [], tmp_path)
-    assert {run.tags["seed"] for run in runs} == {"10", "11", "12"}
+    assert {run.tags["seed"] for run in runs} == {"10", "11", "12", "13", "14", "15"}
     none_listed = planned_runs(entries()["proxskip_fig1"], [], tmp_path)
     assert {run.tags["seed"] for run in none_listed} == {"0", "1", "2"}
 
@@ -100,6 +111,9 @@ def test_a_file_that_says_too_little_is_refused() -> None:
     entry = "{what: a, title: b, parts: [{experiment: x}], metrics: [gap], claims: [{says: c}]}"
     with pytest.raises(InputError, match="needs one comparison"):
         read_paper(f"title: t\nentries: {{one: {entry}}}", "mine.yaml")
+    pie = entry.replace("{says: c}", "").replace("title: b", "title: b, figure: pie")
+    with pytest.raises(InputError, match="curves or bars, not 'pie'"):
+        read_paper(f"title: t\nentries: {{one: {pie}}}", "mine.yaml")
     with pytest.raises(InputError, match=r"mine\.yaml"):
         read_paper("title: t\nentriez: {}", "mine.yaml")
 
@@ -235,6 +249,8 @@ def test_a_step_with_which_one_seed_diverged_is_not_the_best(
         (Claim("", better="b", than=["a"], to=0.5), False),
         (Claim("", better="a", than=["b"], to=4.0), False),  # both are there at the same time
         (Claim("", better="a", than=["b"], to=0.01), False),  # neither ever is
+        (Claim("", better="a", than=["b"], on_average=True), True),
+        (Claim("", better="b", than=["a"], on_average=True), False),
         (Claim("", better="a", than=["b"], sooner=True), True),
         (Claim("", better="b", than=["a"], sooner=True), False),
     ],
@@ -243,7 +259,7 @@ def test_a_claim_is_decided_by_last_values_or_by_who_gets_there_first(
     finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]], claim: Claim, holds: bool
 ) -> None:
     entry, runs, outcomes = finished
-    (verdict,) = _verdicts(entry, claim, lines_of(entry, runs, outcomes))
+    (verdict,) = verdicts(entry, claim, lines_of(entry, runs, outcomes))
     assert verdict.holds is holds
 
 
@@ -252,7 +268,7 @@ def test_who_gets_there_first_is_told_with_the_place(
 ) -> None:
     entry, runs, outcomes = finished
     claim = Claim("", better="a", than=["b"], to=0.5)
-    (verdict,) = _verdicts(entry, claim, lines_of(entry, runs, outcomes))
+    (verdict,) = verdicts(entry, claim, lines_of(entry, runs, outcomes))
     assert verdict.numbers == "at 0.5: a at round 5, b never"
 
 
@@ -261,9 +277,9 @@ def test_a_claim_on_lines_that_were_not_run_is_left_open(
 ) -> None:
     entry, runs, outcomes = finished
     lines: list[Line] = lines_of(entry, runs, outcomes)
-    assert _verdicts(entry, Claim("", better="c", than=["a"]), lines) == []
-    assert _verdicts(entry, Claim("", reaches={"a": 1}, where={"part": "other"}), lines) == []
-    assert _verdicts(entry, Claim("", below_bound=True), lines) == [], "no run knows a bound"
+    assert verdicts(entry, Claim("", better="c", than=["a"]), lines) == []
+    assert verdicts(entry, Claim("", reaches={"a": 1}, where={"part": "other"}), lines) == []
+    assert verdicts(entry, Claim("", below_bound=True), lines) == [], "no run knows a bound"
 
 
 def test_the_page_has_the_numbers_of_results_and_says_what_was_not_run(
@@ -305,3 +321,25 @@ def test_a_last_value_that_is_infinite_is_a_run_that_diverged(tmp_path: Path) ->
     run = PlannedRun(tmp_path / "run", "", {"algorithm": "a", "seed": "0"}, ())
     (line,) = lines_of(entry, [run], {run.folder: Outcome("ended")})
     assert (line.best, line.absent()) == (None, "diverged")
+
+
+def test_equal_is_not_better(tmp_path: Path) -> None:
+    entry = Entry("Figure 0", "by hand", [Part("quadratic_game")], ["gap"])
+    runs = []
+    for name in ("a", "b"):
+        write_run(tmp_path / name, name, 0, {"gap": [1.0, 0.5]})
+        runs.append(PlannedRun(tmp_path / name, "", {"algorithm": name, "seed": "0"}, ()))
+    lines = lines_of(entry, runs, {run.folder: Outcome("ended") for run in runs})
+    (verdict,) = verdicts(entry, Claim("", better="a", than=["b"]), lines)
+    assert not verdict.holds
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_a_figure_is_of_curves_or_of_bars(
+    finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]], tmp_path: Path, kind: str
+) -> None:
+    entry, runs, outcomes = finished
+    made = draw(replace(entry, figure=kind), lines_of(entry, runs, outcomes), tmp_path / "figure")
+    assert [path.name for path in made] == ["figure.png", "figure.svg"]
+    titled = "diamonds" in made[1].read_text()
+    assert titled is (kind == "bars"), "the paper's number is marked beside ours"

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fedsys.errors import InputError
 
 SCALES = ("small", "paper")
+FIGURES = ("curves", "bars")
 
 
 @dataclass
@@ -40,9 +41,10 @@ class Claim:
     """A sentence of the paper, and the comparison that decides whether it holds.
 
     Exactly one of: `better` (a line) `than` (others), by last values, or by who is the first `to`
-    get to a value, or, with `sooner`, to the last value that all of them get to; `reaches` (lines
-    and the value that each gets to); `within` (lines and a factor: the worst is at most that much
-    worse than the best); `below_bound` (every line ends below the bound of its theorem).
+    get to a value, or, with `sooner`, to the last value that all of them get to, or by the mean of
+    all values after the first (`on_average`); `reaches` (lines and the value that each gets to);
+    `within` (lines and a factor: the worst is at most that much worse than the best); `below_bound`
+    (every line ends below the bound of its theorem).
     """
 
     says: str
@@ -50,6 +52,7 @@ class Claim:
     than: list[str] = field(default_factory=list)
     to: float | None = None
     sooner: bool = False
+    on_average: bool = False
     reaches: dict[str, float] = field(default_factory=dict)
     within: dict[str, float] = field(default_factory=dict)
     below_bound: bool = False
@@ -63,7 +66,9 @@ class Entry:
 
     `panels` are the settings that have a panel for each of their values, `lines` those that make a
     line or a row; of all others that vary, the best value is taken for each line. The metric that
-    comes first decides. `seeds` is a number of them: the first ones that the experiment lists.
+    comes first decides. `figure` is `curves` of that metric, or `bars` of the last values of all,
+    with the paper's numbers beside them. `seeds` is a number of them: the first ones that the
+    experiment lists.
     """
 
     what: str
@@ -75,6 +80,7 @@ class Entry:
     lines: list[str] = field(default_factory=lambda: ["algorithm"])
     seeds: dict[str, int] = field(default_factory=dict)
     overrides: dict[str, list[str]] = field(default_factory=dict)
+    figure: str = "curves"
     bounds: bool = False
     numbers: list[Numbers] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
@@ -126,13 +132,16 @@ def read_paper(text: str, name: str) -> Paper:
 def _check(entry: Entry, name: str) -> None:
     for claim in entry.claims:
         kinds = [claim.better, claim.reaches, claim.within, claim.below_bound]
-        race = claim.sooner or claim.to is not None
-        incomplete = bool(claim.better) != bool(claim.than) or (race and not claim.better)
+        ways = [claim.to is not None, claim.sooner, claim.on_average]
+        unclear = sum(ways) > 1 or (any(ways) and not claim.better)
+        incomplete = bool(claim.better) != bool(claim.than) or unclear
         if sum(map(bool, kinds)) != 1 or incomplete:
             raise InputError(f"{name}: {claim.says!r} needs one comparison that decides it")
     for table in (entry.seeds, entry.overrides):
         if wrong := set(table) - set(SCALES):
             raise InputError(f"{name}: there is no scale {wrong.pop()!r}, but {', '.join(SCALES)}")
+    if entry.figure not in FIGURES:
+        raise InputError(f"{name}: a figure is of {' or '.join(FIGURES)}, not {entry.figure!r}")
     if not entry.parts or not entry.metrics:
         raise InputError(f"{name}: an entry has parts and metrics")
 

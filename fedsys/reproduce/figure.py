@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from fedsys.report.configurations import AXES
+from fedsys.report.configurations import AXES, deviation
 from fedsys.report.pictures import draw_curve, save, scale, style
 from fedsys.reproduce.entries import Entry
 from fedsys.reproduce.lines import Line
+from fedsys.reproduce.results import paper_number
 
 _PER_ROW = 3
 _PANEL = (4.6, 3.7)
@@ -18,6 +20,39 @@ _PANEL = (4.6, 3.7)
 
 def draw(entry: Entry, lines: Sequence[Line], stem: Path) -> list[Path]:
     """Write stem.png and stem.svg."""
+    return save(_bars(entry, lines) if entry.figure == "bars" else _curves(entry, lines), stem)
+
+
+def _bars(entry: Entry, lines: Sequence[Line]) -> Any:
+    """Last values with one deviation to both sides: a row for each panel, a column for a metric."""
+    from matplotlib.figure import Figure
+
+    panels = list(dict.fromkeys(line.panel for line in lines))
+    names = list(dict.fromkeys(line.name for line in lines))
+    columns, rows = len(entry.metrics), len(panels) or 1
+    size = (3.6 * columns, (0.9 + 0.26 * len(names)) * rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex="col")
+    for row, title in enumerate(panels):
+        for metric, place in zip(entry.metrics, grid[row], strict=True):
+            for line in (line for line in lines if line.panel == title):
+                at = names.index(line.name)
+                if finals := line.finals(metric):
+                    look = {"color": style(at)["color"], "alpha": 0.75}
+                    place.barh(at, mean(finals), xerr=deviation(finals), capsize=2, **look)
+                paper, _ = paper_number(entry, line, metric)
+                if paper is not None:
+                    place.plot(paper, at, "D", color="black", markersize=4)
+            place.set_yticks(range(len(names)), labels=names, fontsize=8)
+            place.invert_yaxis()
+            place.set_title(f"{title}: {metric}" if title else metric, fontsize=8)
+            place.grid(alpha=0.3, axis="x")
+    marked = "; diamonds: the paper's" if entry.numbers else ""
+    figure.suptitle(f"{entry.what}: {entry.title}{marked}", fontsize=11)
+    return figure
+
+
+def _curves(entry: Entry, lines: Sequence[Line]) -> Any:
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(line.panel for line in lines))
@@ -36,7 +71,7 @@ def draw(entry: Entry, lines: Sequence[Line], stem: Path) -> list[Path]:
         _draw_panel(entry, place, here, names)
         place.set_title(title, fontsize=10)
     figure.suptitle(f"{entry.what}: {entry.title}", fontsize=11)
-    return save(figure, stem)
+    return figure
 
 
 def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence[str]) -> None:

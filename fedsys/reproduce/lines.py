@@ -42,10 +42,13 @@ class Line:
         """Why it has no value."""
         return "diverged" if self.diverged else "no such metric"
 
-    def last_mean(self, metric: str, axis: str) -> float | None:
-        """The last value of the curve that is drawn."""
-        points = self.best.curve(metric, axis) if self.best else []
-        return points[-1].mean if points else None
+    def is_of(self, where: Mapping[str, str]) -> bool:
+        """Whether it belongs to the panels that are meant."""
+        return all(self.tags.get(key) == str(value) for key, value in where.items())
+
+    def means(self, metric: str, axis: str) -> list[float]:
+        """The curve that is drawn."""
+        return [p.mean for p in self.best.curve(metric, axis)] if self.best else []
 
     def first_at(self, metric: str, axis: str, value: float) -> float:
         """Where on the axis the mean of the seeds first gets to a value; infinity if it never does.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedsys.report.configurations import smaller_is_better, spread
-from fedsys.reproduce.entries import Claim, Entry
-from fedsys.reproduce.lines import ROUNDING, Line
+from fedsys.report.configurations import spread
+from fedsys.reproduce.claims import Verdict, verdicts
+from fedsys.reproduce.entries import Entry
+from fedsys.reproduce.lines import Line
 from fedsys.reproduce.pool import Outcome
 from fedsys.table import markdown
 
@@ -37,16 +37,6 @@ class Cell:
     def ratio(self) -> float | None:
         """Ours over the paper's."""
         return self.ours / self.paper if self.ours is not None and self.paper else None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a claim holds in a panel, and by which numbers."""
-
-    says: str
-    panel: str
-    holds: bool
-    numbers: str
 
 
 @dataclass(frozen=True)
@@ -101,14 +91,14 @@ def result_of(
         len(made),
         sum(o.seconds for o in made),
         [_cell(entry, line, metric) for line in lines for metric in entry.metrics],
-        [verdict for claim in entry.claims for verdict in _verdicts(entry, claim, lines)],
+        [verdict for claim in entry.claims for verdict in verdicts(entry, claim, lines)],
         failed,
     )
 
 
 def _cell(entry: Entry, line: Line, metric: str) -> Cell:
     finals = line.finals(metric)
-    paper, source = _paper(entry, line, metric)
+    paper, source = paper_number(entry, line, metric)
     ours = mean(finals) if finals else None
     text = spread(finals) if finals else line.absent()
     return Cell(
@@ -117,78 +107,13 @@ def _cell(entry: Entry, line: Line, metric: str) -> Cell:
     )
 
 
-def _paper(entry: Entry, line: Line, metric: str) -> tuple[float | None, str]:
+def paper_number(entry: Entry, line: Line, metric: str) -> tuple[float | None, str]:
+    """What the paper prints for a line, and where it is from."""
     for numbers in entry.numbers:
-        fits = matches(line, numbers.where) and numbers.metric == metric
+        fits = line.is_of(numbers.where) and numbers.metric == metric
         if fits and line.name in numbers.values:
             return numbers.values[line.name], numbers.source
     return None, ""
-
-
-def matches(line: Line, where: Mapping[str, str]) -> bool:
-    """Whether a line belongs to the panels that are meant."""
-    return all(line.tags.get(key) == str(value) for key, value in where.items())
-
-
-def _verdicts(entry: Entry, claim: Claim, lines: Sequence[Line]) -> list[Verdict]:
-    metric = claim.metric or entry.metrics[0]
-    verdicts = []
-    for panel in dict.fromkeys(line.panel for line in lines if matches(line, claim.where)):
-        here = {
-            line.name: line for line in lines if line.panel == panel and matches(line, claim.where)
-        }
-        decided = _decide(claim, metric, entry.axis, here)
-        if decided is not None:
-            verdicts.append(Verdict(claim.says, panel, *decided))
-    return verdicts
-
-
-def _decide(
-    claim: Claim, metric: str, axis: str, lines: Mapping[str, Line]
-) -> tuple[bool, str] | None:
-    """Whether it holds, and the numbers; None if the lines it speaks of were not run."""
-    sign = 1 if smaller_is_better(metric) else -1
-    named = [claim.better, *claim.than] if claim.better else [*claim.reaches, *claim.within]
-    named = list(lines) if claim.below_bound else [name for name in named if name in lines]
-    if not named or (claim.better and (claim.better not in named or len(named) < 2)):
-        return None
-    goal = claim.to
-    if claim.sooner:
-        ends = [end for n in named if (end := lines[n].last_mean(metric, axis)) is not None]
-        goal = max(ends, key=lambda end: sign * end, default=0.0)
-    if goal is not None:
-        arrivals = [(n, lines[n].first_at(metric, axis, goal)) for n in named]
-        holds, text = _who_is_first(arrivals, axis)
-        return holds, f"at {goal:.4g}: {text}"
-    worst = float("inf")
-    values = {n: sign * mean(f) if (f := lines[n].finals(metric)) else worst for n in named}
-    shown = {
-        n: f"{n} {abs(v):.4g}" if v < worst else f"{n} {lines[n].absent()}"
-        for n, v in values.items()
-    }
-    if claim.below_bound:
-        bounds = {n: b for n in named if (b := lines[n].bound()) is not None}
-        if not bounds:
-            return None
-        text = "; ".join(f"{shown[n]} (at most {b:.4g})" for n, b in bounds.items())
-        return all(values[n] <= b for n, b in bounds.items()), text
-    if claim.better:
-        first, *others = (max(values[n], ROUNDING) if sign > 0 else values[n] for n in named)
-        return all(first <= other for other in others) and first < worst, ", ".join(shown.values())
-    if claim.reaches:
-        goals = {n: sign * claim.reaches[n] for n in named}
-        text = "; ".join(f"{shown[n]} (goal {claim.reaches[n]:.4g})" for n in named)
-        return all(values[n] <= goals[n] for n in named), text
-    factor = max(claim.within.values())
-    sizes = [abs(value) for value in values.values()]
-    return max(sizes) <= factor * max(min(sizes), ROUNDING), ", ".join(shown.values())
-
-
-def _who_is_first(arrivals: Sequence[tuple[str, float]], axis: str) -> tuple[bool, str]:
-    """Whether the first of them is there before all others."""
-    texts = [f"{n} {f'at {axis} {x:g}' if x < inf else 'never'}" for n, x in arrivals]
-    (_, mine), *others = arrivals
-    return all(mine < x for _, x in others), ", ".join(texts)
 
 
 def table(result: Result) -> str:
