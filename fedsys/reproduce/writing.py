@@ -21,9 +21,9 @@ _HEAD = """# Reproduction
 
 The figures and tables of the five papers, as `fedsys-reproduce NAME` makes them; this page is
 written by `fedsys-reproduce write` from what those runs printed. A claim is decided by last values
-or, where the numbers say so, by who is the first to get to a value: "holds" compares means over the
-seeds, and says nothing of significance. scale=small is cut down to minutes on two cores,
-scale=paper is the size of the papers."""
+or, where it or the numbers say so, by who is the first to get to a value, or by the mean over the
+rounds: "holds" compares means over the seeds, and says nothing of significance; equal is not
+better. scale=small is cut down to minutes on two cores, scale=paper is the size of the papers."""
 
 
 def publish(root: Path, into: Path) -> Path:
