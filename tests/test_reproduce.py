@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from run_folders import write_run
 
 from fedsys import config
@@ -28,7 +29,7 @@ from fedsys.reproduce.entries import (
     papers,
     read_paper,
 )
-from fedsys.reproduce.figure import draw
+from fedsys.reproduce.figure import _look_closer, draw
 from fedsys.reproduce.lines import Line, lines_of
 from fedsys.reproduce.main import main
 from fedsys.reproduce.pool import Outcome
@@ -343,3 +344,12 @@ def test_a_figure_is_of_curves_or_of_bars(
     assert [path.name for path in made] == ["figure.png", "figure.svg"]
     titled = "diamonds" in made[1].read_text()
     assert titled is (kind == "bars"), "the paper's number is marked beside ours"
+
+
+@pytest.mark.parametrize(("later", "seen"), [([0.90, 0.95], False), ([0.4, 0.95], True)])
+def test_a_start_that_is_far_away_is_left_out(later: list[float], seen: bool) -> None:
+    panel = Figure().subplots()
+    panel.plot([0.3, *later])
+    _look_closer(panel, [0.3, *later], later)
+    assert bool(panel.get_ylim()[0] < 0.3) is seen
+    assert panel.get_ylim()[1] > 0.95

@@ -77,6 +77,7 @@ def _curves(entry: Entry, lines: Sequence[Line]) -> Any:
 def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence[str]) -> None:
     metric = entry.metrics[0]
     values: list[float] = []
+    later: list[float] = []
     for line in lines:
         index = names.index(line.name)
         label = f"{line.name} ({line.setting})" if line.setting else line.name
@@ -85,6 +86,7 @@ def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence
             panel.plot([], [], label=f"{line.name}: {line.absent()}", **style(index))
             continue
         values += [point.mean for point in points]
+        later += [end for point in points[1:] for end in (point.low, point.high)]
         draw_curve(panel, points, label, index, 1.7)
         bound = line.bound() if entry.bounds else None
         if bound is not None:
@@ -95,8 +97,17 @@ def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence
     if entry.bounds:
         panel.plot([], [], "v:", color="grey", label="bound of the theorem, at the end")
     scale(panel, metric, values)
+    if panel.get_yscale() == "linear":
+        _look_closer(panel, values, later)
     panel.set_xlabel(AXES[entry.axis])
     panel.set_ylabel(metric)
     panel.grid(alpha=0.3)
     # Below, where it hides no curve.
     panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+
+
+def _look_closer(panel: Any, values: Sequence[float], later: Sequence[float]) -> None:
+    """Leave the start out where it is so far away that all other values look like one."""
+    span = max(later, default=0.0) - min(later, default=0.0)
+    if 0 < span < (max(values) - min(values)) / 3:
+        panel.set_ylim(min(later) - 0.05 * span, max(later) + 0.05 * span)
