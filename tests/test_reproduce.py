@@ -68,6 +68,18 @@ def test_the_sweep_is_that_of_the_experiment_with_seeds_and_overrides(tmp_path: 
     assert len({run.folder for run in (*runs, *longer)}) == 8
 
 
+def test_an_override_picks_among_panels_and_makes_none_that_its_title_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    entry = entries()["proxskip_fig4"]
+    runs = planned_runs(entry, ["problem.batch_size=1", "algorithm.lr=7", "seed=0"], tmp_path)
+    assert {(run.part, run.tags["algorithm"]) for run in runs} == {
+        ("single samples", name) for name in ("proxskip", "local_seg", "lsgd")
+    }
+    with pytest.raises(InputError, match="no such panel"):
+        planned_runs(entry, ["problem.batch_size=2"], tmp_path)
+
+
 def test_seeds_are_the_first_that_the_experiment_lists(tmp_path: Path) -> None:
     """Those of Table 1 begin at 10: 0 to 2 chose its settings."""
     runs = planned_runs(entries()["fedbio_table1"], [], tmp_path)
@@ -124,7 +136,7 @@ def test_runs_are_run_once_and_a_run_that_diverges_is_a_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Real runs: two methods, of which one is given a step that no game survives."""
-    arguments = ["proxskip_fig4", *SHORT, "problem.batch_size=null", "dtype=float32"]
+    arguments = ["proxskip_fig4", *SHORT, "problem.batch_size=null", "dtype=float32", "seed=0"]
     arguments += ["algorithm.lr=0.1,1e30", "--root", str(tmp_path), "--jobs", "2"]
     assert main(arguments) == 0
     first = capsys.readouterr()

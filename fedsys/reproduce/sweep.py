@@ -74,7 +74,10 @@ def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[Pla
                     )
                 )
     if not runs:
-        raise InputError("no run is left: the entry has none of the methods that algorithm= names")
+        raise InputError(
+            "no run is left: the entry has none of the methods that algorithm= names, "
+            "or no such panel"
+        )
     return _labelled(runs)
 
 
@@ -116,10 +119,11 @@ def _choices(
     values: dict[str, list[str]] = {}
     for override in parsed:
         values[override.get_key_element()] = _values(override)
-    if any(o.startswith("algorithm=") for o in part.overrides):
-        # The settings of a part are those of its methods: it has no others.
-        own = next(_values(o) for o in parsed[len(swept) :] if o.get_key_element() == "algorithm")
-        values["algorithm"] = [a for a in values["algorithm"] if a in own]
+    # What a part is about cannot be overridden, only picked: its methods, and what its title says.
+    for override in parse(part.overrides):
+        own, key = _values(override), override.get_key_element()
+        if key == "algorithm" or (part.title and len(own) == 1):
+            values[key] = [value for value in values[key] if value in own]
     return [tuple(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
 
