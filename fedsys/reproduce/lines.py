@@ -103,9 +103,9 @@ def _line(
     outcomes: Mapping[Path, Outcome],
     varied: Sequence[str],
 ) -> Line:
-    tuned = [key for key in varied if key not in (*entry.panels, *entry.lines, "seed")]
-    if members[0].part:  # what all of it share is in its title
-        tuned = [key for key in tuned if key in _varied(members)]
+    # What all runs of a part with a title share is in its title.
+    told = _varied(members) if members[0].part else varied
+    tuned = [key for key in told if key not in (*entry.panels, *entry.lines, "seed")]
     candidates: list[tuple[tuple[float, float], PlannedRun, Configuration]] = []
     by_setting: dict[tuple[str, ...], list[PlannedRun]] = defaultdict(list)
     for run in members:
