@@ -248,3 +248,12 @@ def test_a_run_on_data_keeps_who_got_what_and_says_what_is_missing_of_it(
     assert all(len(clients) == 1 for clients in owners)
     assert set.union(*owners) == set(range(5))
     assert (run / "partition.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_finished_run_of_two_ranks_is_started_again_and_says_what_it_said(tmp_path: Path) -> None:
+    """Only the first rank reads the records of before."""
+    arguments = ("problem=quadratic_game", "problem.dim=2", "problem.samples=2", "clients=2")
+    arguments += ("rounds=2", "run.name=first")
+    first, again = (command(tmp_path, 2, *arguments) for _ in range(2))
+    assert (first.returncode, again.returncode) == (0, 0), again.stderr
+    assert "relative_error" in again.stdout

@@ -58,8 +58,8 @@ def run_job(config: DictConfig, world: World, interruption: Interruption) -> flo
             runner.prepare()
         except KindError as error:
             raise explain_kind(error, _choices(), algorithm.kind) from error
-        _Job(config, world, runner, backend, interruption).run()
-        objective = _objective(settings.objective, runner.records[-1])
+        final = _Job(config, world, runner, backend, interruption).run()
+        objective = _objective(settings.objective, final)
     except LostRankError:
         raise  # the process ends; to take leave of ranks that are gone might take forever
     except BaseException:
@@ -90,7 +90,8 @@ class _Job:
         self._loggers = InBackground([])
         self._display: Display | None = None
 
-    def run(self) -> None:
+    def run(self) -> dict[str, float]:
+        """Run it to its end; the last record, on every rank."""
         runner, settings = self._runner, self._settings
         resume = _resumes(settings) or (self._world.is_restart and settings.resume == "auto")
         self._directory = directory = RunDirectory(self._choose_directory())
@@ -111,14 +112,17 @@ class _Job:
         try:
             result = runner.run()
             communicator = runner.communicator
-            waited, dropped = zip(
+            # Of a run that was finished before, only the first rank has read the records.
+            waited, dropped, records = zip(
                 *self._world.transport.all_gather_object(
-                    (communicator.traffic.seconds_waited, communicator.dropped)
+                    (communicator.traffic.seconds_waited, communicator.dropped, result.records[-1:])
                 ),
                 strict=True,
             )
             if self._is_first:
                 self._finish(result, list(waited), sum(dropped, Counter()))
+            final: dict[str, float] = records[0][-1]
+            return final
         except InterruptedRunError as stop:
             self._loggers.finish()
             again = "the same command" if _is_named(settings) else f"run.dir={directory.path}"
