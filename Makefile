@@ -1,7 +1,7 @@
-# Everything a person does with this repository. `make help` lists it.
+# The commands of this repository. `make help` lists them.
 #
 # Variables:
-#   PYTHON  the Python (>= 3.11) that the environment is made from
+#   PYTHON  the Python interpreter (>= 3.11) of the virtual environment
 #   RANKS   processes of `make run`; clients=N sets the clients independently of it
 #   ARGS    Hydra overrides for `make run`, further arguments for pytest and the benchmarks
 
@@ -12,14 +12,14 @@ ARGS   ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Without the constraints pip may choose another torch, and with it gigabytes of CUDA libraries.
-# The first install shows its progress (torch is large), the later ones only what goes wrong.
+# The first install shows its progress because torch is large; later ones print errors only.
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
   $(if $(wildcard $(VENV)/.run),--quiet)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-cluster bench reproduce format wheel clean
+.PHONY: help run test test-fuzz test-cluster kills bench reproduce docs format wheel clean
 
-help: ## say what each target does (the default)
+help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | \
 	  while IFS='	' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
 	@echo
@@ -29,23 +29,34 @@ help: ## say what each target does (the default)
 run: $(VENV)/.run ## run the main job: 4 clients under torchrun train a classifier for AUC
 	@RANKS=$(RANKS) launch/torchrun.sh $(ARGS)
 
-test: $(VENV)/.dev ## lint, check the format and the types, and run every test
+test: $(VENV)/.dev ## run the linter, the format check, the type checker and the tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(ARGS)
 
-test-cluster: $(VENV)/.cluster ## run jobs on a real SLURM, hosts and containers (as root on Debian, which it installs)
+test-fuzz: $(VENV)/.dev ## test bad overrides, damaged files, changed settings and killed ranks
+	$(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+test-cluster: $(VENV)/.cluster ## test SLURM, several hosts and containers (installs them; needs root on Debian)
 	@tests/cluster/setup.sh
 	$(BIN)/python -m pytest tests/cluster $(ARGS)
 
-bench: $(VENV)/.run ## measure fedsys against bare PyTorch and raw collectives
+kills: $(VENV)/.dev ## kill runs at random moments and compare the results bit by bit: ARGS="--number 100 --seed 0"
+	$(BIN)/python tests/kills.py $(ARGS)
+
+bench: $(VENV)/.run ## measure fedsys against plain PyTorch and raw collectives
 	$(BIN)/python -m benchmarks $(ARGS)
 
-reproduce: $(VENV)/.run ## make a figure or table of the papers: ARGS="proxskip_fig1", or list
+reproduce: $(VENV)/.run ## reproduce a figure or table of a paper: ARGS="proxskip_fig1"; without ARGS, list them
 	@$(BIN)/fedsys-reproduce $(or $(ARGS),list)
 
-format: $(VENV)/.dev ## rewrite the Python files as `make test` wants them
+docs: $(VENV)/.docs ## build the documentation into site/, without a network; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=60 examples
+	@echo 'site/index.html; with the search: python3 -m http.server --directory site'
+
+format: $(VENV)/.dev ## fix lint errors and format the Python files
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -53,11 +64,11 @@ wheel: $(VENV)/.dev ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean: ## remove the environment, caches and builds; results in runs/ stay
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environment. A stamp is newer than what it was made from, so an install happens once, and
-# again only when the dependencies change.
+# The virtual environment. Each stamp file depends on the dependency lists, so an install runs once
+# and again only when these change.
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e .
@@ -66,6 +77,10 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.run
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev,docs]'
+	@touch $@ $(VENV)/.dev $(VENV)/.run
 
 $(VENV)/.cluster: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[dev,cluster]'

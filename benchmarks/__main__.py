@@ -1,4 +1,4 @@
-"""`python -m benchmarks [step] [fgda] [round] ...`: is fedsys as thin as it says?"""
+"""`python -m benchmarks [step] [fgda] [round] ...`: measure the overhead of fedsys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> int:
-    """Measure, print and keep the ratios; 1 if one of them does not hold."""
+    """Measure, print and store the ratios; return 1 if one of them exceeds its limit."""
     names = _arguments() or list(BENCHMARKS)
     print(_line("", "fedsys", "reference", "ratio", "half of pairs", "limit", ""))
     ratios = []
@@ -58,24 +58,24 @@ def main() -> int:
         for ratio in BENCHMARKS[name]():
             ratios.append(ratio)
             print(_row(ratio), flush=True)
-    _keep(ratios)
+    _store(ratios)
     failures = sum(not ratio.holds for ratio in ratios)
-    bound = sum(ratio.limit is not None for ratio in ratios)
-    print(f"{bound - failures} ratios hold, {failures} do not")
+    limited = sum(ratio.limit is not None for ratio in ratios)
+    print(f"{limited - failures} ratios hold, {failures} do not")
     return int(failures > 0)
 
 
 def _arguments() -> list[str]:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
-        description="Time fedsys against plain PyTorch, in turns; see benchmarks/README.md.",
+        description="Time fedsys against plain PyTorch, alternating; see benchmarks/README.md.",
     )
     known = ", ".join(BENCHMARKS)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{known}; all by default")
     names: list[str] = parser.parse_args().names
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
-        parser.error(f"no benchmark is named {unknown[0]!r}; choose from {known}")
+        parser.error(f"unknown benchmark {unknown[0]!r}; choose from {known}")
     return names
 
 
@@ -105,8 +105,8 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
-def _keep(ratios: list[Ratio]) -> None:
-    """All times, for a closer look than the table gives."""
+def _store(ratios: list[Ratio]) -> None:
+    """Write all times and a description of the machine as JSON."""
     now = datetime.now(UTC)
     machine = {
         "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""A local step of FGDA and of AdaFGDA against the two gradients that it consists of."""
+"""A local step of FGDA and of AdaFGDA against its two gradients in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from benchmarks.local_step import BATCH, LR, local_steps
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
 from fedsys.algorithms import FGDA, AdaFGDA
 from fedsys.communication import AdaptiveMatrix
-from fedsys.problems import Site
+from fedsys.core.site import Site
 
 LIMIT, SECONDS = 1.10, 25.0
 
 
 def measure() -> Iterator[Ratio]:
-    """The ratio of both methods, in this process."""
+    """Yield the ratio of each method, measured in this process."""
     torch.set_num_threads(1)
     oracle, data = deep_auc().oracle(Site()), Noise().load()
     points = _players(), _players()
@@ -28,7 +28,7 @@ def measure() -> Iterator[Ratio]:
     both = reference.two_gradients(points, data.train_inputs, labels, BATCH, p=0.5)
     theirs = repeat(both, 10, process_time)
     numbers: dict[str, Any] = {"lr_x": LR, "lr_y": LR, "eta": 1.0, "alpha": 0.1, "beta": 0.1}
-    numbers["local_steps"] = 2  # FGDA starts from as many samples as a round has steps
+    numbers["local_steps"] = 2  # FGDA draws one sample per local step for its initial estimate
     for algorithm in (FGDA(**numbers), AdaFGDA(**numbers)):
         steps = local_steps(algorithm, oracle, AdaptiveMatrix())
         ours = torch.no_grad()(repeat(steps, 10, process_time))

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, in the default run: AdaFGDA on AUC, one client per rank."""
+"""Breakdown of a step of the default run: AdaFGDA on deep AUC, one client per rank."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 
 from benchmarks.measure import Ratio
 from fedsys.algorithms import AdaFGDA
-from fedsys.communication import AdaptiveMatrix, LocalTransport, Sync
-from fedsys.problems import DeepAUC, Site
+from fedsys.communication import AdaptiveMatrix, LocalTransport
+from fedsys.core.site import Site
+from fedsys.core.sync import Sync
+from fedsys.problems import DeepAUC
 
 STEPS, WARM_UP = 2_000, 100
 PARTS = ("forward", "backward", "draw", "sync", "update", "bookkeeping")
@@ -21,44 +23,44 @@ Result = TypeVar("Result")
 
 
 class Stopwatch:
-    """The seconds spent in parts of a step; what is inside another part counts once."""
+    """Seconds spent in the parts of a step; a nested part is not counted in the outer one."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
-        self._inside = 0.0
+        self._nested = 0.0
 
     def __call__(self, part: str, work: Callable[..., Result]) -> Callable[..., Result]:
-        """The same function, timed."""
+        """Return `work`, timed as `part`."""
 
         def timed(*args: Any) -> Result:
-            outer, self._inside = self._inside, 0.0
+            outer, self._nested = self._nested, 0.0
             started = process_time()
             result = work(*args)
             taken = process_time() - started
-            self.seconds[part] += taken - self._inside
-            self._inside = outer + taken
+            self.seconds[part] += taken - self._nested
+            self._nested = outer + taken
             return result
 
         return timed
 
 
 def measure() -> Iterator[Ratio]:
-    """The share of each part; timing itself adds some microseconds to every one of them."""
+    """Yield the share of each part; the timing adds some microseconds to each of them."""
     torch.set_num_threads(1)
     watch, oracle = Stopwatch(), DeepAUC().oracle(Site())
     algorithm, communicator = AdaFGDA(lr_x=0.3, lr_y=0.3, local_steps=10), AdaptiveMatrix()
     communicator.open(LocalTransport(), oracle.site.placement, algorithm.schedule)
     watched: Any = oracle
-    network = watched._at_once._dense  # the default network is differentiated by hand
+    network = watched._at_once._dense  # the default network has hand-written derivatives
     network.scores = watch("forward", network.scores)
     watched._gradients = watch("backward", oracle._gradients)
     watched.data = _Watched(
         oracle.data, batches=_Watched(oracle.data.batches, at=watch("draw", oracle.data.batches.at))
     )
-    wire: Any = communicator
-    wire.mean, wire.server = (watch("sync", verb) for verb in (wire.mean, wire.server))
+    timed: Any = communicator
+    timed.mean, timed.server = (watch("sync", verb) for verb in (timed.mean, timed.server))
     with torch.no_grad():
-        state = algorithm.init(oracle.at_start(), communicator.at_start())
+        state = algorithm.init(oracle.initial(), communicator.initial())
 
         def step(t: int) -> None:
             nonlocal state
@@ -78,11 +80,11 @@ def measure() -> Iterator[Ratio]:
 
 
 class _Watched:
-    """An object with some of its attributes replaced."""
+    """A proxy of an object with some attributes replaced."""
 
-    def __init__(self, what: object, **replaced: object) -> None:
-        self._what = what
+    def __init__(self, target: object, **replaced: object) -> None:
+        self._target = target
         vars(self).update(replaced)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._what, name)
+        return getattr(self._target, name)

@@ -1,4 +1,4 @@
-"""A local step of LocalSCGDAM against one of LocalSGDM: what the inner function costs."""
+"""A local step of LocalSCGDAM against one of LocalSGDM: the cost of the inner function."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
-from fedsys import config
-from fedsys.algorithms import Algorithm, LocalSCGDAM, LocalSGDM
+from fedsys.algorithms import LocalSCGDAM, LocalSGDM
 from fedsys.communication import AllReduce, LocalTransport
+from fedsys.core.algorithm import Algorithm
+from fedsys.core.oracles import Oracle, Problem
+from fedsys.core.site import Site
 from fedsys.data import Dataset, Imbalance
-from fedsys.problems import BinaryClassification, CompositionalAUC, Oracle, Problem, Site
-from fedsys.runtime.runner import stepping
+from fedsys.problems import BinaryClassification, CompositionalAUC
+from fedsys.training import config
+from fedsys.training.runner import stepping
 
 MODEL, INPUT_SHAPE = "cnn_table3", (1, 28, 28)
 SAMPLES, BATCH = 2048, 32
 NEVER = 10**9
 SECONDS = 40.0
 LIMITS = {"exact": 5.0, "identity": 3.2}
-"""By the Jacobian: a gradient of each loss, and a Hessian-vector product if it is exact."""
+"""Limits by Jacobian. A step has one gradient per loss, plus a Hessian-vector product if exact."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Images of noise with two labels."""
+    """Random images with two classes."""
 
     def load(self) -> Dataset:
-        """Draw them."""
+        """Draw the samples."""
         inputs = torch.randn(SAMPLES, *INPUT_SHAPE)
         labels = torch.arange(SAMPLES) % 2
         return Dataset(inputs, labels, inputs[:1], labels[:1], classes=2)
 
 
 def measure() -> Iterator[Ratio]:
-    """The ratio of both variants, in this process."""
+    """Yield the ratio of each variant, measured in this process."""
     torch.set_num_threads(1)
     model = instantiate(OmegaConf.load(config.folder() / "model" / f"{MODEL}.yaml"))
     given: dict[str, Any] = {
@@ -49,12 +52,12 @@ def measure() -> Iterator[Ratio]:
         "imbalance": Imbalance(None),
         "batch_size": BATCH,
     }
-    theirs = _loop(LocalSGDM(local_steps=NEVER), BinaryClassification(**given))
+    theirs = _loop(LocalSGDM(local_steps=NEVER, decay_at=()), BinaryClassification(**given))
     for jacobian, limit in LIMITS.items():
         problem = CompositionalAUC(**given, jacobian=jacobian)
         slices = (
             torch.no_grad()(repeat(loop, 1, process_time))
-            for loop in (_loop(LocalSCGDAM(local_steps=NEVER), problem), theirs)
+            for loop in (_loop(LocalSCGDAM(local_steps=NEVER, decay_at=()), problem), theirs)
         )
         ours, plain = slices
         warm_up(ours, plain)
@@ -63,11 +66,16 @@ def measure() -> Iterator[Ratio]:
 
 
 def _loop(algorithm: Algorithm[Any, Any], problem: Problem[Oracle]) -> Callable[[], None]:
-    """One local step as the runner makes it, each time it is called."""
+    """Return a function that executes one local step in the way the runner does."""
     oracle, communicator = problem.oracle(Site()), AllReduce()
-    communicator.open(LocalTransport(), Site().placement, algorithm.schedule, rider=oracle.rider)
+    communicator.open(
+        LocalTransport(),
+        Site().placement,
+        algorithm.schedule,
+        synchronised_buffers=oracle.synchronised_buffers,
+    )
     with stepping(oracle):
-        state = algorithm.init(oracle.at_start(), communicator.at_start())
+        state = algorithm.init(oracle.initial(), communicator.initial())
     steps = count()
 
     def step() -> None:

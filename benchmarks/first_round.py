@@ -1,7 +1,7 @@
-"""From nothing to the end of the first round of W1, and the most memory that its two ranks take.
+"""Time from process start to the end of the first round of W1, and peak memory of its two ranks.
 
-`python -m benchmarks.first_round fedsys|loop RANK FOLDER` is one of the ranks. Neither side imports
-what only the other needs.
+`python -m benchmarks.first_round fedsys|loop RANK FOLDER` runs one rank. Neither side imports
+modules that only the other side needs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ CLIENTS, SAMPLES, WIDTHS, BATCH, LOCAL_STEPS, LR = 100, 200, (784, 200, 200, 10)
 
 
 def measure() -> Iterator[Ratio]:
-    """The wall clock, and the bytes of both ranks together."""
+    """Yield the ratio of wall-clock times, and that of the bytes of both ranks together."""
     peaks: dict[str, list[float]] = {"fedsys": [], "loop": []}
 
     def run(side: str) -> Callable[[], float]:
         def launch() -> float:
-            began = perf_counter()
+            start = perf_counter()
             peaks[side].append(_launch(side))
-            return perf_counter() - began
+            return perf_counter() - start
 
         return launch
 
@@ -42,7 +42,7 @@ def measure() -> Iterator[Ratio]:
 
 
 def _launch(side: str) -> float:
-    """The bytes of all ranks together, once they have ended."""
+    """Run all ranks and return the sum of their peak memories in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.first_round", side]
         ranks = [subprocess.Popen([*command, str(rank), folder]) for rank in range(RANKS)]
@@ -60,7 +60,7 @@ def _rank(side: str, rank: int, folder: Path) -> None:
 
 
 def _loop() -> Callable[[], None]:
-    """Like fedsys, each rank makes all samples and keeps those of its clients."""
+    """Return the round of the loop; like fedsys, a rank draws all samples and keeps its own."""
     hosted = CLIENTS // RANKS
     inputs = torch.randn(CLIENTS, SAMPLES, WIDTHS[0])[:hosted].clone()
     labels = torch.randint(WIDTHS[-1], (hosted, SAMPLES))

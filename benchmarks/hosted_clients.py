@@ -1,4 +1,4 @@
-"""A round of clients that share a rank, against a loop over them in plain PyTorch."""
+"""A round with several clients per rank against a loop over the clients in plain PyTorch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from torch import Tensor, nn
 from benchmarks import reference
 from benchmarks.local_step import random_labels, trained
 from benchmarks.measure import Ratio, lasting, repeat
-from benchmarks.ranks import interleave_together, started
+from benchmarks.ranks import interleave_on_all_ranks, started
 from fedsys.algorithms import FedAvg
-from fedsys.communication import AllReduce, Placement, wire
+from fedsys.clients.client_data import ClientData
+from fedsys.communication import AllReduce, choose_transport
+from fedsys.core.placement import Placement
+from fedsys.core.site import Site
 from fedsys.data import IID, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
-from fedsys.problems import Site
-from fedsys.problems.client_data import ClientData
-from fedsys.problems.network import MinimisationNetworkOracle
+from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle
 
 RANKS, LR = 2, 0.01
-# Rounds wait for each other and are timed by the wall clock, on an idle machine; on a busy one
-# FEDSYS_BENCH_CLOCK=process leaves out the neighbours, and the waiting.
+# Ranks wait for each other in a round, so rounds are timed by the wall clock on an idle machine.
+# FEDSYS_BENCH_CLOCK=process measures CPU time, which excludes other programs and the waiting.
 CLOCK = process_time if os.environ.get("FEDSYS_BENCH_CLOCK") == "process" else perf_counter
 
 
 @dataclass(frozen=True)
 class Case:
-    """Clients with the same network in fedsys and in plain PyTorch."""
+    """A workload with the same network in fedsys and in plain PyTorch."""
 
     name: str
     limit: float
@@ -66,11 +67,13 @@ CASES = (
 
 
 def measure() -> Iterator[Ratio]:
-    """Seconds of a round, by two ranks."""
+    """Yield the ratio of the seconds of a round on two ranks for each case."""
     for number, case in enumerate(CASES):
         with tempfile.TemporaryDirectory() as folder:
             mp.spawn(_rank, (Path(folder), number), nprocs=RANKS)
-            yield Ratio(case.name, case.limit, *torch.load(Path(folder) / "times"))
+            yield Ratio(
+                case.name, case.limit, *torch.load(Path(folder) / "times", weights_only=True)
+            )
 
 
 def _rank(rank: int, folder: Path, number: int) -> None:
@@ -78,32 +81,37 @@ def _rank(rank: int, folder: Path, number: int) -> None:
     with started(rank, RANKS, folder):
         ours = repeat(torch.no_grad()(fedsys_round(case, rank)), 1, CLOCK)
         theirs = repeat(_reference_round(case), 1, CLOCK)
-        times = interleave_together(ours, theirs, lasting(case.seconds, at_least=8))
+        times = interleave_on_all_ranks(ours, theirs, lasting(case.seconds, at_least=8))
         if rank == 0:
             torch.save(times, folder / "times")
 
 
 def _samples(case: Case, clients: int) -> tuple[Tensor, Tensor]:
-    """Noise, with labels for cross-entropy or for one logit."""
+    """Return random inputs, with labels for cross-entropy or for one logit."""
     torch.manual_seed(0)
     inputs = torch.randn(clients * case.samples, *case.input_shape)
     return inputs, random_labels(len(inputs), case.outputs)
 
 
 def fedsys_round(case: Case, rank: int) -> Callable[[], None]:
-    """As the runner makes it."""
+    """Return a function that executes one round in the way the runner does."""
     site = Site(Placement(case.clients, rank, RANKS))
     inputs, labels = _samples(case, case.clients)
-    test = (inputs[:1].clone(), labels[:1])  # a view would keep all samples
-    data = Dataset(inputs, labels, *test, classes=max(2, case.outputs))
+    test = (inputs[:1].clone(), labels[:1].long())  # a view would keep all samples in memory
+    data = Dataset(inputs, labels.long(), *test, classes=max(2, case.outputs))
     net, loss = trained(case.fedsys, case.input_shape, case.outputs)
     oracle = MinimisationNetworkOracle(
         site, loss, (net,), ClientData.of(data, IID(), case.batch, site)
     )
     algorithm, communicator = FedAvg(lr=LR, local_steps=case.local_steps), AllReduce()
     schedule = algorithm.schedule
-    communicator.open(wire(one_host=True), site.placement, schedule, rider=oracle.rider)
-    state = algorithm.init(oracle.at_start(), communicator.at_start())
+    communicator.open(
+        choose_transport(one_host=True),
+        site.placement,
+        schedule,
+        synchronised_buffers=oracle.synchronised_buffers,
+    )
+    state = algorithm.init(oracle.initial(), communicator.initial())
     steps = count()
 
     def one_round() -> None:

@@ -8,18 +8,19 @@ from time import process_time
 import torch
 
 from benchmarks.measure import Ratio, Slice, interleave, lasting, repeat, warm_up
-from fedsys.communication import Placement
+from fedsys.clients.small_models import StackedBatches, stacked_model
+from fedsys.core.placement import Placement
+from fedsys.core.site import Site
 from fedsys.models import MLP
-from fedsys.problems import NeumannHypergradient, Site
-from fedsys.problems.reweighting import GroupWeighting, ReweightingOracle
-from fedsys.problems.stacked import StackedBatches, stacked_model
+from fedsys.problems import NeumannHypergradient
+from fedsys.problems.bilevel.reweighting import GroupWeighting, ReweightingOracle
 
 CLIENTS, SAMPLES, FEATURES, GROUPS, BATCH, TERMS = 3, 2000, 107, 5, 128, 10
 LIMIT = 2.2
 
 
 def measure() -> Iterator[Ratio]:
-    """Logistic regression, whose derivatives have a closed form, and a network by autograd."""
+    """Yield the ratio for logistic regression (closed form) and for a network (autograd)."""
     torch.set_num_threads(1)
     for name, hidden in {"logistic": [], "two layers": [64]}.items():
         slices = _slices(_oracle(MLP(hidden=hidden)))
@@ -31,14 +32,14 @@ def measure() -> Iterator[Ratio]:
 
 def _slices(oracle: ReweightingOracle) -> tuple[Slice, Slice]:
     x, y = oracle.x0.clone(), oracle.y0.clone()
-    way = NeumannHypergradient(TERMS, lr=0.1)
-    draw, batch = way.draw(oracle), oracle.draw()
+    hypergradient = NeumannHypergradient(TERMS, lr=0.1)
+    draw, batch = hypergradient.draw(oracle), oracle.draw()
 
     def gradients() -> None:
         for _ in range(TERMS + 3):
             oracle.inner_grad(x, y, batch)
 
-    ours = repeat(lambda: way(oracle, x, y, draw), 2, process_time)
+    ours = repeat(lambda: hypergradient(oracle, x, y, draw), 2, process_time)
     return ours, repeat(gradients, 2, process_time)
 
 

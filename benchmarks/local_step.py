@@ -1,4 +1,4 @@
-"""A local step of fedsys against the bare PyTorch loop."""
+"""A local step of fedsys against a plain PyTorch training loop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from torch import Tensor, nn
 
 from benchmarks import reference
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
-from fedsys.algorithms import Algorithm, FedAvg
-from fedsys.communication import AllReduce, Every, LocalTransport
-from fedsys.data import IID, Batch, Dataset
-from fedsys.models import MLP, CifarResNet, ModelSource, flattened
-from fedsys.problems import Site, classification
-from fedsys.problems.binary import Scorer, cross_entropy
-from fedsys.problems.client_data import ClientData
-from fedsys.problems.mapping import Loss
-from fedsys.problems.network import MinimisationNetworkOracle, NetworkOracle
+from fedsys.algorithms import FedAvg
+from fedsys.clients.batches import Batch
+from fedsys.clients.client_data import ClientData
+from fedsys.clients.flat_module import flattened
+from fedsys.clients.mapping import Loss
+from fedsys.communication import AllReduce, Communicator, LocalTransport
+from fedsys.core.algorithm import Algorithm
+from fedsys.core.rounds import Every
+from fedsys.core.site import Site
+from fedsys.data import IID, Dataset
+from fedsys.models import MLP, CifarResNet, ModelSource
+from fedsys.problems.networks import classification
+from fedsys.problems.networks.binary import Scorer, cross_entropy
+from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle, NetworkOracle
 
 SAMPLES, BATCH, LR = 2048, 32, 0.01
 NEVER = 10**9
@@ -29,7 +34,7 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class Case:
-    """A network in fedsys and in plain PyTorch, and how long to look at it."""
+    """A network in fedsys and in plain PyTorch, and the measuring time."""
 
     name: str
     limit: float
@@ -56,8 +61,8 @@ CASES = (
 
 
 def measure(cases: Sequence[Case] = CASES, seconds: float | None = None) -> Iterator[Ratio]:
-    """The ratio of each network, in this process, each in its own time or in the given one."""
-    # A rank has a core. With more threads each kernel would wait for the most disturbed of them.
+    """Yield the ratio of each network, measured for `seconds` or for the time of its case."""
+    # One core per rank. With more threads each kernel would wait for the slowest thread.
     torch.set_num_threads(1)
     for case in cases:
         torch.manual_seed(0)
@@ -65,13 +70,13 @@ def measure(cases: Sequence[Case] = CASES, seconds: float | None = None) -> Iter
         labels = random_labels(SAMPLES, case.outputs)
         model, oracle = case.reference(), make_oracle(case, inputs, labels)
         _require_same_gradient(case, inputs[:BATCH], labels[:BATCH])
-        # Nothing here waits, so on an idle machine the processor's time is the clock's; on a busy
-        # one it leaves out the neighbours' share.
+        # Nothing here waits, so CPU time equals wall-clock time on an idle machine; on a busy one
+        # it excludes other programs.
         loss = reference.loss_of(case.outputs)
-        bare = reference.training_loop(model, loss, inputs, labels, BATCH, LR)
-        theirs = repeat(bare, case.steps_per_slice, process_time)
+        plain = reference.training_loop(model, loss, inputs, labels, BATCH, LR)
+        theirs = repeat(plain, case.steps_per_slice, process_time)
         steps = local_steps(FedAvg(lr=LR), oracle)
-        # The runner, too, switches autograd off once and not in every step.
+        # Like the runner, switch autograd off once and not in every step.
         ours = torch.no_grad()(repeat(steps, case.steps_per_slice, process_time))
         warm_up(ours, theirs)
         times = interleave(ours, theirs, lasting(seconds or case.seconds, at_least=30))
@@ -81,10 +86,12 @@ def measure(cases: Sequence[Case] = CASES, seconds: float | None = None) -> Iter
 def make_oracle(
     case: Case, inputs: Tensor, labels: Tensor, site: Site | None = None
 ) -> MinimisationNetworkOracle:
-    """One client that trains the network of a case in fedsys."""
+    """Return the oracle of one client that trains the network of a case."""
     site = site or Site()
     model, loss = trained(case.fedsys, case.input_shape, case.outputs)
-    data = Dataset(inputs, labels, inputs[:1], labels[:1], classes=max(2, case.outputs))
+    data = Dataset(
+        inputs, labels.long(), inputs[:1], labels[:1].long(), classes=max(2, case.outputs)
+    )
     clients = ClientData.of(data, IID(), BATCH, site)
     return MinimisationNetworkOracle(site, loss, (model,), clients)
 
@@ -92,24 +99,29 @@ def make_oracle(
 def trained(
     source: ModelSource, input_shape: tuple[int, ...], outputs: int
 ) -> tuple[nn.Module, Loss]:
-    """A network and its loss as problem=classification has them, or binary_classification."""
+    """Return network and loss of problem=classification; binary_classification for one output."""
     net = source.build(input_shape, outputs)
     return (net, classification.cross_entropy) if outputs > 1 else (Scorer(net), cross_entropy)
 
 
 def random_labels(count: int, outputs: int) -> Tensor:
-    """Of as many classes as there are outputs; of one output 0.0 and 1.0."""
+    """Draw labels of `outputs` classes; 0.0 and 1.0 for a single output."""
     labels = torch.randint(max(2, outputs), (count,))
     return labels if outputs > 1 else labels.float()
 
 
 def local_steps(
-    algorithm: Algorithm[Any, Any], oracle: NetworkOracle, communicator: AllReduce | None = None
+    algorithm: Algorithm[Any, Any], oracle: NetworkOracle, communicator: Communicator | None = None
 ) -> Callable[[], None]:
-    """One local step as the runner makes it, each time it is called, never a communication."""
+    """Return a function that executes one local step in the way the runner does."""
     communicator = communicator or AllReduce()
-    communicator.open(LocalTransport(), oracle.site.placement, Every(NEVER), rider=oracle.rider)
-    state = algorithm.init(oracle.at_start(), communicator.at_start())
+    communicator.open(
+        LocalTransport(),
+        oracle.site.placement,
+        Every(NEVER),
+        synchronised_buffers=oracle.synchronised_buffers,
+    )
+    state = algorithm.init(oracle.initial(), communicator.initial())
     steps = count()
 
     def step() -> None:
@@ -122,10 +134,10 @@ def local_steps(
 
 
 def _require_same_gradient(case: Case, inputs: Tensor, labels: Tensor) -> None:
-    """Both sides do the same work: the same gradient at the same point on the same batch.
+    """Check that both sides compute the same gradient at the same point on the same batch.
 
-    In float64: in float32 torch's BatchNorm is good to 2e-6 only where channels are last, and
-    twenty layers with ReLU make 1e-2 of it.
+    The check uses float64. In float32 torch's BatchNorm with channels last is accurate to 2e-6
+    only, and twenty layers with ReLU amplify the error to 1e-2.
     """
     inputs = inputs.double()
     labels = labels.double() if labels.is_floating_point() else labels
@@ -139,5 +151,5 @@ def _require_same_gradient(case: Case, inputs: Tensor, labels: Tensor) -> None:
 
 
 def _flat(parameters: Iterable[Tensor]) -> Tensor:
-    """In the order of fedsys."""
+    """Concatenate parameters in the layout of fedsys."""
     return torch.cat([flattened(parameter) for parameter in parameters])

@@ -1,4 +1,4 @@
-"""From ten to thousands of clients in one process: the time of a round, and the memory of a run."""
+"""Time per client and memory of a run with up to 10,000 clients in one process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 
 from benchmarks.measure import Ratio, interleave, lasting, peak_memory, repeat, warm_up
 from fedsys.algorithms import FedAvg
-from fedsys.communication import AllReduce, LocalTransport, Placement
+from fedsys.communication import AllReduce, LocalTransport
+from fedsys.core.placement import Placement
+from fedsys.core.site import Site
 from fedsys.data import Dataset
 from fedsys.models import MLP
-from fedsys.problems import Classification, Site
+from fedsys.problems import Classification
 
 FEW, MANY, TIME_LIMIT = 10, 1_000, 0.5
 CLIENTS, SAMPLES, WIDTH, CLASSES, MEMORY_LIMIT = 10_000, 50, 784, 10, 1.5
@@ -22,20 +24,20 @@ CLIENTS, SAMPLES, WIDTH, CLASSES, MEMORY_LIMIT = 10_000, 50, 784, 10, 1.5
 
 @dataclass(frozen=True)
 class Noise:
-    """Random inputs with classes."""
+    """Random inputs with ten classes."""
 
     samples: int
     width: int
 
     def load(self) -> Dataset:
-        """Draw them."""
+        """Draw the samples."""
         inputs = torch.randn(self.samples, self.width)
         labels = torch.arange(self.samples) % CLASSES
         return Dataset(inputs, labels, inputs[:10], labels[:10], classes=CLASSES)
 
 
 def measure() -> Iterator[Ratio]:
-    """Time per client of many and of few, and the bytes of a run over those of state and data."""
+    """Yield the time per client of many over few, and the memory of a run over state and data."""
     torch.set_num_threads(1)
     ours, theirs = (
         torch.no_grad()(
@@ -56,12 +58,12 @@ def _clock_per(clients: int) -> Callable[[], float]:
 
 
 def _rounds(problem: Classification, clients: int) -> Callable[[], None]:
-    """A round as the runner makes it, each time it is called."""
+    """Return a function that executes one round in the way the runner does."""
     site = Site(Placement(clients))
     oracle, communicator = problem.oracle(site), AllReduce()
     algorithm = FedAvg(lr=0.01, local_steps=5)
     communicator.open(LocalTransport(), site.placement, algorithm.schedule)
-    state = algorithm.init(oracle.at_start(), communicator.at_start())
+    state = algorithm.init(oracle.initial(), communicator.initial())
     t = 0
 
     def one_round() -> None:
@@ -74,7 +76,7 @@ def _rounds(problem: Classification, clients: int) -> Callable[[], None]:
 
 
 def _memory() -> tuple[float, float]:
-    """The growth of a fresh process in three rounds, and the bytes of its state and data."""
+    """Return by how much a new process grows in three rounds, and the bytes of state and data."""
     torch.set_num_threads(1)
     with torch.no_grad():
         _rounds(Classification(Noise(40, WIDTH), model=MLP([]), batch_size=10), 4)()

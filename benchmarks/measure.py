@@ -1,4 +1,4 @@
-"""Timing two things against each other on a machine that is busy with others."""
+"""Time two functions against each other on a machine that other programs share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from time import perf_counter
 from typing import Any
 
 Slice = Callable[[], float]
-"""Does some work and returns the seconds of one unit of it."""
+"""Does some work and returns the seconds per unit of work."""
 
-GoesOn = Callable[[int], bool]
-"""Whether to measure another pair, asked with the number of those that are done."""
+KeepGoing = Callable[[int], bool]
+"""Returns whether to measure another pair, given the number of completed pairs."""
 
 
 @dataclass(frozen=True)
 class Ratio:
     """The time of fedsys over the time of the reference, from pairs of neighbouring slices.
 
-    Without a limit it is only told; in "bytes" it is memory, measured once.
+    A ratio without a limit is only reported. With unit "bytes" it compares memory, measured once.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Ratio:
 
     @property
     def holds(self) -> bool:
-        """Whether fedsys keeps to its limit."""
+        """Whether the ratio is within its limit."""
         return self.limit is None or self.value <= self.limit
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, for the results file."""
+        """Return all values for the results file."""
         found = {"ratio": self.value, "spread": self.spread, "holds": self.holds}
         return {**found, **asdict(self)}
 
@@ -55,7 +55,7 @@ class Ratio:
 def repeat(
     work: Callable[[], object], times: int, clock: Callable[[], float] = perf_counter
 ) -> Slice:
-    """A slice of several calls; seconds per call."""
+    """Return a slice of several calls that reports the seconds per call."""
 
     def run() -> float:
         started = clock()
@@ -66,17 +66,19 @@ def repeat(
     return run
 
 
-def lasting(seconds: float, at_least: int) -> GoesOn:
-    """For some seconds from now, and for at least some pairs."""
+def lasting(seconds: float, at_least: int) -> KeepGoing:
+    """Keep going for some seconds from now, and for a minimum number of pairs."""
     end = perf_counter() + seconds
     return lambda pairs: pairs < at_least or perf_counter() < end
 
 
-def interleave(fedsys: Slice, reference: Slice, goes_on: GoesOn) -> tuple[list[float], list[float]]:
-    """Pairs of slices, whose order alternates: neither side always comes second."""
+def interleave(
+    fedsys: Slice, reference: Slice, keep_going: KeepGoing
+) -> tuple[list[float], list[float]]:
+    """Measure pairs of slices in alternating order, so that neither side always comes second."""
     ours: list[float] = []
     theirs: list[float] = []
-    while goes_on(len(ours)):
+    while keep_going(len(ours)):
         if len(ours) % 2:
             ours.append(fedsys())
             theirs.append(reference())
@@ -87,14 +89,14 @@ def interleave(fedsys: Slice, reference: Slice, goes_on: GoesOn) -> tuple[list[f
 
 
 def warm_up(fedsys: Slice, reference: Slice) -> None:
-    """The first calls allocate, compile and connect."""
+    """Run both slices three times, because first calls allocate, compile and connect."""
     interleave(fedsys, reference, lambda pairs: pairs < 3)
 
 
 def peak_memory() -> float:
-    """The most bytes that this process has had in memory.
+    """Return the peak resident memory of this process in bytes.
 
-    Not by getrusage, which begins with what the process had that started this one.
+    getrusage is no alternative: its value starts at that of the parent process.
     """
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith("VmHWM:"))

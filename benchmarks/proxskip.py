@@ -1,4 +1,4 @@
-"""ProxSkip on the quadratic game in one process against a NumPy script that does the same."""
+"""ProxSkip on the quadratic game in one process against the same update in NumPy."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import torch
 
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
 from fedsys.algorithms import ProxSkip
-from fedsys.communication import LocalTransport, Placement, SkipCoin
-from fedsys.problems import QuadraticGame, Site
-from fedsys.problems.affine import AffineOracle
-from fedsys.runtime.runner import stepping
+from fedsys.communication import LocalTransport, SkipCoin
+from fedsys.core.placement import Placement
+from fedsys.core.site import Site
+from fedsys.problems import QuadraticGame
+from fedsys.problems.games.affine import AffineOracle
+from fedsys.training.runner import stepping
 
-CLIENTS, LR, P = 20, 0.4379, 0.4325  # what the theory gives for seed 0
+CLIENTS, LR, P = 20, 0.4379, 0.4325  # the theory's values for seed 0
 ITERATIONS = 10_000
 LIMIT = 1.5
 
 
 def measure(seconds: float = 10.0) -> Iterator[Ratio]:
-    """The time of one of 10,000 iterations, all clients in one process."""
+    """Yield the ratio of an iteration, over at least 10,000, with all clients in one process."""
     torch.set_num_threads(1)
     oracle = QuadraticGame().oracle(Site(Placement(CLIENTS), dtype=torch.float64))
-    slice_of_ours = repeat(_fedsys_loop(oracle), 500, process_time)
+    fedsys_slice = repeat(_fedsys_loop(oracle), 500, process_time)
 
     def ours() -> float:
         with stepping(oracle):
-            return slice_of_ours()
+            return fedsys_slice()
 
     theirs = repeat(_numpy_loop(*_mean_games(oracle)), 500, process_time)
     warm_up(ours, theirs)
@@ -38,7 +40,7 @@ def measure(seconds: float = 10.0) -> Iterator[Ratio]:
 
 
 def _mean_games(oracle: AffineOracle) -> tuple[np.ndarray, np.ndarray]:
-    """M [clients, d, d] and b [clients, d], read off the operator."""
+    """Return M [clients, d, d] and b [clients, d] of the affine operator Mz + b."""
     dim = oracle.z0.shape[1]
     at_zero = oracle.full_operator(torch.zeros_like(oracle.z0))
     columns = [
@@ -51,7 +53,7 @@ def _mean_games(oracle: AffineOracle) -> tuple[np.ndarray, np.ndarray]:
 def _fedsys_loop(oracle: AffineOracle) -> Callable[[], None]:
     algorithm, communicator = ProxSkip(lr=LR, p=P), SkipCoin()
     communicator.open(LocalTransport(), oracle.site.placement, algorithm.schedule)
-    state = algorithm.init(oracle.at_start(), communicator.at_start())
+    state = algorithm.init(oracle.initial(), communicator.initial())
     t = 0
 
     def step() -> None:
@@ -63,7 +65,7 @@ def _fedsys_loop(oracle: AffineOracle) -> Callable[[], None]:
 
 
 def _numpy_loop(M: np.ndarray, b: np.ndarray) -> Callable[[], None]:
-    """The update in plain NumPy, vectorised over the clients."""
+    """Return the update in NumPy, vectorised over the clients."""
     x = h = np.zeros_like(b)
     coins = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""Timing two things against each other on several ranks at once."""
+"""Time two functions against each other on several ranks."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from benchmarks.measure import GoesOn, Slice, interleave, warm_up
+from benchmarks.measure import KeepGoing, Slice, interleave, warm_up
 
 
 @contextmanager
 def started(rank: int, ranks: int, folder: Path) -> Iterator[None]:
-    """One of several processes, with a thread of its own, that meet in a folder."""
+    """Join a gloo process group that initialises through a folder, with one thread per rank."""
     torch.set_num_threads(1)
-    meeting = f"file://{folder / 'meeting'}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    rendezvous = f"file://{folder / 'rendezvous'}"
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
     yield
     dist.destroy_process_group()
 
 
-def interleave_together(fedsys: Slice, reference: Slice, goes_on: GoesOn) -> list[list[float]]:
-    """Pairs of slices on all ranks; a slice has ended when it has ended everywhere."""
-    ours, theirs = _together(fedsys), _together(reference)
+def interleave_on_all_ranks(
+    fedsys: Slice, reference: Slice, keep_going: KeepGoing
+) -> list[list[float]]:
+    """Measure pairs of slices on all ranks; the slowest rank determines the time of a slice."""
+    ours, theirs = _synchronised(fedsys), _synchronised(reference)
     warm_up(ours, theirs)
-    times = torch.tensor(interleave(ours, theirs, _agreed(goes_on)), dtype=torch.float64)
+    times = torch.tensor(interleave(ours, theirs, _agreed(keep_going)), dtype=torch.float64)
     dist.all_reduce(times, dist.ReduceOp.MAX)
     found: list[list[float]] = times.tolist()
     return found
 
 
-def _together(run: Slice) -> Slice:
-    """Begin on all ranks at once, so that no slice pays for the end of the one before."""
+def _synchronised(run: Slice) -> Slice:
+    """Start a slice after a barrier, so that it does not wait for the end of the previous one."""
 
     def begin() -> float:
         dist.barrier()
@@ -42,12 +44,12 @@ def _together(run: Slice) -> Slice:
     return begin
 
 
-def _agreed(goes_on: GoesOn) -> GoesOn:
-    """What the first rank says, lest one stops alone."""
+def _agreed(keep_going: KeepGoing) -> KeepGoing:
+    """Follow the decision of rank 0, so that all ranks stop together."""
 
-    def ask(pairs: int) -> bool:
-        answer = torch.tensor([int(goes_on(pairs))])
+    def decide(pairs: int) -> bool:
+        answer = torch.tensor([int(keep_going(pairs))])
         dist.broadcast(answer, 0)
         return bool(answer)
 
-    return ask
+    return decide

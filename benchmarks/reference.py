@@ -1,4 +1,4 @@
-"""The yardstick: what one would write in plain PyTorch. Nothing here imports fedsys."""
+"""Reference implementations in plain PyTorch; this module does not import fedsys."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from typing_extensions import override
 
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 class ResNet20(nn.Module):
-    """CIFAR's ResNet20 with parameter-free shortcuts (He et al. 2016), one logit."""
+    """ResNet20 for CIFAR with parameter-free shortcuts and one logit (He et al., CVPR 2016)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,8 +34,8 @@ class ResNet20(nn.Module):
         )
         self.linear = nn.Linear(64, 1)
 
+    @override
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, 1]."""
         hidden = F.relu(self.norm(self.conv(images)), inplace=True)
         hidden = self.blocks(hidden)
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(hidden, 1).flatten(1))
@@ -42,7 +43,7 @@ class ResNet20(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
@@ -52,8 +53,8 @@ class BasicBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(fan_out)
         self.stride, self.missing = stride, fan_out - fan_in
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
         out = F.relu(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
         if self.missing:
@@ -63,7 +64,7 @@ class BasicBlock(nn.Module):
 
 
 def dense(*widths: int) -> nn.Module:
-    """Linear layers with ReLU in between."""
+    """Return linear layers with ReLU in between."""
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
@@ -71,22 +72,22 @@ def dense(*widths: int) -> nn.Module:
 
 
 def classes_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of several logits."""
+    """Return the cross-entropy of several logits."""
     return F.cross_entropy(model(inputs), labels)
 
 
 def loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of one logit."""
+    """Return the binary cross-entropy of one logit."""
     return F.binary_cross_entropy_with_logits(model(inputs)[:, 0], labels)
 
 
 def loss_of(outputs: int) -> Loss:
-    """The one of the two that fits."""
+    """Return the loss for this number of outputs."""
     return classes_loss if outputs > 1 else loss
 
 
 class AUCPlayers(nn.Module):
-    """A network with one output, two class means and the dual number of deep AUC maximisation."""
+    """The variables of deep AUC maximisation: a network with one output, a, b and alpha."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class AUCPlayers(nn.Module):
 
 
 def auc_loss(players: AUCPlayers, inputs: Tensor, labels: Tensor, p: float) -> Tensor:
-    """The min-max objective of the area under the curve, p being the share of positives."""
+    """Return the min-max objective of AUC maximisation; p is the share of positives."""
     h = torch.sigmoid(players.net(inputs)[:, 0])
     negatives = 1 - labels
     loss: Tensor = (
@@ -109,7 +110,7 @@ def auc_loss(players: AUCPlayers, inputs: Tensor, labels: Tensor, p: float) -> T
 def two_gradients(
     points: tuple[AUCPlayers, AUCPlayers], inputs: Tensor, labels: Tensor, batch_size: int, p: float
 ) -> Callable[[], None]:
-    """The gradients at two points on the next batch, each time it is called."""
+    """Return a function that computes the gradients at two points on the next batch."""
     batches = _indices(len(inputs), batch_size)
 
     def both() -> None:
@@ -125,7 +126,7 @@ def two_gradients(
 def training_loop(
     model: nn.Module, loss: Loss, inputs: Tensor, labels: Tensor, batch_size: int, lr: float
 ) -> Callable[[], None]:
-    """One step of SGD on the next batch, each time it is called."""
+    """Return a function that takes one step of SGD on the next batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     batches = _indices(len(inputs), batch_size)
 
@@ -147,9 +148,9 @@ def federated_round(
     local_steps: int,
     lr: float,
 ) -> Callable[[], None]:
-    """A round of local SGD: a loop over this rank's clients, then one flat all_reduce.
+    """Return a round of local SGD: a loop over the clients of this rank, then one flat all_reduce.
 
-    Each client has a module, an optimizer, and its own of the inputs [clients, samples, ...].
+    Each client has a module, an optimizer, and its own part of the inputs [clients, samples, ...].
     """
     optimizers = [torch.optim.SGD(model.parameters(), lr=lr) for model in models]
     batches = [_indices(len(own), batch_size) for own in inputs]
@@ -182,12 +183,12 @@ def federated_round(
 
 
 def _indices(size: int, batch_size: int) -> Iterator[Tensor]:
-    """Epochs of random batches."""
+    """Yield the indices of random batches, epoch after epoch."""
     while True:
         yield from torch.randperm(size)[: size - size % batch_size].split(batch_size)
 
 
 def raw_all_reduce(floats: int) -> Callable[[], object]:
-    """One all_reduce of a buffer in place, each time it is called."""
-    buffer = torch.zeros(floats)  # zeros, lest a million sums overflow
+    """Return a function that executes one in-place all_reduce of a buffer."""
+    buffer = torch.zeros(floats)  # zeros, because repeated sums of other values overflow
     return lambda: dist.all_reduce(buffer)

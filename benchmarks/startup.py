@@ -1,4 +1,4 @@
-"""From the command line to the first step, against importing what every such program imports."""
+"""Time from the command line to the first step against importing torch and hydra."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ IMPORTS = "import torch, hydra"
 
 
 def measure() -> Iterator[Ratio]:
-    """The ratio of whole processes."""
+    """Yield the ratio of the times of whole processes."""
     warm_up(_fedsys, _imports)
     times = interleave(_fedsys, _imports, lambda pairs: pairs < PAIRS)
     yield Ratio("start-up to the first step", LIMIT, *times)
 
 
 def _fedsys() -> float:
-    """The default run, briefly; it notes by the kernel's clock when its first step began."""
+    """Run the default problem for one round and return the start-up time from its summary."""
     with tempfile.TemporaryDirectory() as folder:
         _python("-m", "fedsys", "clients=4", "rounds=1", f"run.root={folder}", cwd=folder)
         (summary,) = Path(folder).glob("*/summary.json")

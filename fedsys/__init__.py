@@ -1,20 +1,30 @@
-"""Federated optimisation beyond plain minimisation."""
+"""Federated optimisation beyond plain minimisation.
 
-import fedsys.huge_pages
-import fedsys.quiet  # noqa: F401  both before torch
-from fedsys.algorithms import Algorithm, FedAvg, LocalSGDA, PeriodicAlgorithm, State
-from fedsys.errors import FedsysError, InputError
-from fedsys.problems import (
-    Classification,
-    CompositionalProblem,
-    DeepAUC,
-    MinimaxProblem,
-    MinimisationProblem,
-    OperatorProblem,
-    QuadraticGame,
-)
-from fedsys.runtime.api import run
-from fedsys.runtime.runner import Result
+Importing fedsys changes nothing in the process and does not import torch: public names are imported
+at first use. `tune_process` switches on the settings that the command line uses.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedsys.algorithms import FedAvg, LocalSGDA
+    from fedsys.core.algorithm import Algorithm, PeriodicAlgorithm, State
+    from fedsys.core.errors import FedsysError, InputError
+    from fedsys.core.sync import Sync
+    from fedsys.problems import (
+        Classification,
+        CompositionalProblem,
+        DeepAUC,
+        MinimaxProblem,
+        MinimisationProblem,
+        OperatorProblem,
+        QuadraticGame,
+    )
+    from fedsys.system.process import tune_process
+    from fedsys.training.api import run
+    from fedsys.training.result import Result
 
 __version__ = "0.1.0"
 
@@ -34,5 +44,42 @@ __all__ = [
     "QuadraticGame",
     "Result",
     "State",
+    "Sync",
     "run",
+    "tune_process",
 ]
+
+_MODULES = {
+    "Algorithm": "fedsys.core.algorithm",
+    "FedAvg": "fedsys.algorithms",
+    "FedsysError": "fedsys.core.errors",
+    "InputError": "fedsys.core.errors",
+    "LocalSGDA": "fedsys.algorithms",
+    "PeriodicAlgorithm": "fedsys.core.algorithm",
+    "Result": "fedsys.training.result",
+    "State": "fedsys.core.algorithm",
+    "Sync": "fedsys.core.sync",
+    "run": "fedsys.training.api",
+    "tune_process": "fedsys.system.process",
+}
+"""The module of each public name; names that are not listed are problems."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name or a submodule at first use.
+
+    Importing torch takes seconds. Before that, a process of the command line ties itself to its
+    launcher and makes sure that Ctrl-C does not end in a traceback.
+    """
+    if name in __all__:
+        value = getattr(import_module(_MODULES.get(name, "fedsys.problems")), name)
+    elif not name.startswith("_") and find_spec(f"fedsys.{name}") is not None:
+        return import_module(f"fedsys.{name}")
+    else:
+        raise AttributeError(f"module 'fedsys' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

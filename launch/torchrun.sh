@@ -4,12 +4,13 @@
 #
 # Starts the ranks of one host with torchrun and waits for them. On several hosts, start it once on
 # each, with the same overrides. Ends with the exit code of the run: 0, 1 (it failed), 2 (it was
-# asked wrongly), 75 (it was stopped by a signal).
+# asked wrongly), 75 (it was stopped by a signal), 130 (by Ctrl-C).
 #
 #   RANKS           processes on this host; default: its GPUs, or 4 where there is none.
 #                   clients=N is independent of it: a rank hosts one or more clients.
-#   IFNAME          the network interface for gloo and nccl (GLOO_SOCKET_IFNAME,
-#                   NCCL_SOCKET_IFNAME); set it on hosts with more than one.
+#   IFNAME          the only network interface that ranks and launchers listen on (GLOO_SOCKET_IFNAME,
+#                   NCCL_SOCKET_IFNAME); default: the loopback interface on one host, on several the
+#                   one by which a host reaches the meeting place.
 #   OMP_NUM_THREADS threads of each rank; default: cores / RANKS.
 #   MAX_RESTARTS    how often ranks that crashed are started again, on all hosts; default: 0.
 #                   With run.name they go on from the newest checkpoint.
@@ -21,15 +22,21 @@
 #                   or let torchrun number them (c10d rendezvous), with
 #   RDZV_ENDPOINT     HOST:PORT, HOST being any one of the hosts,
 #   RDZV_ID           a name that this job's hosts share; default: fedsys,
-#   LOCAL_ADDR        the address of this host among them; default: that of IFNAME, else of its
-#                     name. A lost host may come back, if MAX_RESTARTS lets the others wait for it.
+#   LOCAL_ADDR        the address of this host among them; default: that of IFNAME.
+#                     A lost host may come back, if MAX_RESTARTS lets the others wait for it.
+#                   Several hosts need a secret that they share, 16 characters or more, in
+#   FEDSYS_SECRET_FILE  a file that only you can read, on every host (openssl rand -hex 32), or
+#   FEDSYS_SECRET       this variable. Processes without it can neither read, write nor stop the run.
+#                     What the ranks send is authenticated by addresses only and is not encrypted:
+#                     use a network that you trust.
 #
-# SIGTERM or SIGUSR1 make the run keep its state and end with exit code 75: started again with the
-# same run.name, it goes on.
+# SIGTERM, SIGUSR1 or SIGHUP make the run write a checkpoint and end with exit code 75, Ctrl-C with 130:
+# started again with the same run.name, it goes on. A second Ctrl-C ends it at once.
 #
 # Examples:
 #   launch/torchrun.sh
 #   RANKS=2 launch/torchrun.sh problem=quadratic_game clients=8 rounds=20
+#   export FEDSYS_SECRET_FILE=~/fedsys.key                                      # on several hosts
 #   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 launch/torchrun.sh run.name=two   # on 10.0.0.1
 #   NNODES=2 NODE_RANK=1 MASTER_ADDR=10.0.0.1 launch/torchrun.sh run.name=two   # on the other
 #   NNODES=2 RDZV_ENDPOINT=10.0.0.1:29400 RDZV_ID=two launch/torchrun.sh        # on both
@@ -92,8 +99,6 @@ if [[ "$nodes" == 1 ]]; then
   options+=(--standalone)
 elif [[ -n "${RDZV_ENDPOINT:-}" ]]; then
   options+=(--rdzv-backend=c10d --rdzv-endpoint="$RDZV_ENDPOINT" --rdzv-id="${RDZV_ID:-fedsys}")
-  address="${LOCAL_ADDR:-$(address_of "${IFNAME:-${GLOO_SOCKET_IFNAME:-}}")}"
-  [[ -z "$address" ]] || options+=(--local-addr="$address")
 elif [[ "$nodes" == *:* ]]; then
   fail "NNODES=$nodes needs RDZV_ENDPOINT: hosts that come and go are numbered anew"
 elif [[ -n "${MASTER_ADDR:-}" && -n "${NODE_RANK:-}" ]]; then
@@ -103,6 +108,10 @@ elif [[ -n "${MASTER_ADDR:-}" && -n "${NODE_RANK:-}" ]]; then
   options+=(--node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT")
 else
   fail "NNODES=$nodes needs MASTER_ADDR and NODE_RANK, or RDZV_ENDPOINT; see launch/torchrun.sh --help"
+fi
+if [[ "$nodes" != 1 ]]; then
+  address="${LOCAL_ADDR:-$(address_of "${IFNAME:-${GLOO_SOCKET_IFNAME:-}}")}"
+  [[ -z "$address" ]] || options+=(--local-addr="$address")
 fi
 
 if [[ -n "${IFNAME:-}" ]]; then

@@ -12,9 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 from hypothesis import settings
-from processes import Done, Ranks
+from support.processes import Done, Ranks
 
-from fedsys.cli import main
+from fedsys.cli.main import main
 
 # A failure on one machine is a failure on all.
 settings.register_profile("fedsys", derandomize=True)

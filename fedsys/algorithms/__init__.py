@@ -1,35 +1,62 @@
-"""One file per method; each reads like its pseudocode."""
+"""The algorithms: one file per paper, each of which mirrors the pseudocode."""
 
-from fedsys.algorithms.adaptive import AdaBelief, Adam, DiagonalRule, Identity
-from fedsys.algorithms.algorithm import Algorithm, PeriodicAlgorithm, State
-from fedsys.algorithms.cdma import CDMA
-from fedsys.algorithms.centralised import EG, GDA
-from fedsys.algorithms.coda import CoDA
-from fedsys.algorithms.codasca import CODASCA
-from fedsys.algorithms.fcfl import FCFL
-from fedsys.algorithms.fedavg import FedAvg
-from fedsys.algorithms.fedbio import FedBiO, FedBiOAcc
-from fedsys.algorithms.fedgda_gt import FedGDAGT
-from fedsys.algorithms.fedminmax import FedMinMax
-from fedsys.algorithms.fednest import FedNest
-from fedsys.algorithms.fedprox import FedProx
-from fedsys.algorithms.fedreg import FedReg
-from fedsys.algorithms.fgda import FGDA, AdaFGDA
-from fedsys.algorithms.lde import LDE
-from fedsys.algorithms.lesgd import LESGD
-from fedsys.algorithms.lippax import LIPPAX, SLIPPAX
-from fedsys.algorithms.local_seg import LocalSEG
-from fedsys.algorithms.local_sgda import LocalSGDA
-from fedsys.algorithms.local_sgda_plus import LocalSGDAPlus
-from fedsys.algorithms.localscgdam import LocalSCGDAM, LocalSGDAM
-from fedsys.algorithms.localsgdm import LocalSGDM
-from fedsys.algorithms.lsgd import LSGD
-from fedsys.algorithms.momentum_local_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
-from fedsys.algorithms.proxskip import ProxSkip, ProxSkipAverage, ProxSkipLSVRGDA
-from fedsys.algorithms.rates import Decreasing
-from fedsys.algorithms.sagda import SAGDA
-from fedsys.algorithms.scaffold import Scaffold
-from fedsys.algorithms.stages import StagedAlgorithm
+import inspect
+from typing import Any
+
+from fedsys.algorithms.averaged import Averaged, ExtrapolatingAlgorithm
+from fedsys.algorithms.bilevel.fedbio import FedBiO, FedBiOAcc
+from fedsys.algorithms.compositional.localscgdam import LocalSCGDAM, LocalSGDAM
+from fedsys.algorithms.fairness.fcfl import FCFL
+from fedsys.algorithms.fairness.fedminmax import FedMinMax
+from fedsys.algorithms.fairness.fedreg import FedReg
+from fedsys.algorithms.minimax.adaptive import AdaBelief, Adam, DiagonalRule, Identity
+from fedsys.algorithms.minimax.cdma import CDMA
+from fedsys.algorithms.minimax.coda import CoDA
+from fedsys.algorithms.minimax.codasca import CODASCA
+from fedsys.algorithms.minimax.fednest import FedNest
+from fedsys.algorithms.minimax.fgda import FGDA, AdaFGDA
+from fedsys.algorithms.minimax.local_sgda import LocalSGDA
+from fedsys.algorithms.minimax.local_sgda_plus import LocalSGDAPlus
+from fedsys.algorithms.minimax.momentum_local_sgda import MomentumLocalSGDA, MomentumLocalSGDAPlus
+from fedsys.algorithms.minimax.sagda import SAGDA
+from fedsys.algorithms.minimisation.fedavg import FedAvg
+from fedsys.algorithms.minimisation.fedprox import FedProx
+from fedsys.algorithms.minimisation.localsgdm import LocalSGDM
+from fedsys.algorithms.minimisation.localsgdm_rl import LocalSGDMRL
+from fedsys.algorithms.minimisation.scaffold import Scaffold
+from fedsys.algorithms.variational.centralised import EG, GDA
+from fedsys.algorithms.variational.fedgda_gt import FedGDAGT
+from fedsys.algorithms.variational.lde import LDE
+from fedsys.algorithms.variational.lesgd import LESGD
+from fedsys.algorithms.variational.lippax import LIPPAX, SLIPPAX
+from fedsys.algorithms.variational.local_seg import LocalSEG
+from fedsys.algorithms.variational.lsgd import LSGD
+from fedsys.algorithms.variational.proxskip import ProxSkip, ProxSkipLSVRGDA
+from fedsys.core.algorithm import Algorithm, PeriodicAlgorithm, StagedAlgorithm, State
+from fedsys.core.schedules import (
+    THEORY,
+    Constant,
+    Cosine,
+    Decreasing,
+    FromTheory,
+    Schedule,
+    Staged,
+    Warmup,
+)
+
+
+def known_algorithms() -> list[type[Algorithm[Any, Any]]]:
+    """Return the algorithms of this package that can be run, by name."""
+    exported = (globals()[name] for name in sorted(__all__))
+    classes = [item for item in exported if isinstance(item, type) and issubclass(item, Algorithm)]
+    return [item for item in classes if not inspect.isabstract(item) and item is not Averaged]
+
+
+def __getattr__(name: str) -> object:
+    if name == "ProxSkipAverage":
+        raise AttributeError("ProxSkipAverage is now ProxSkip(averages=True)")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "CDMA",
@@ -44,13 +71,18 @@ __all__ = [
     "LSGD",
     "SAGDA",
     "SLIPPAX",
+    "THEORY",
     "AdaBelief",
     "AdaFGDA",
     "Adam",
     "Algorithm",
+    "Averaged",
     "CoDA",
+    "Constant",
+    "Cosine",
     "Decreasing",
     "DiagonalRule",
+    "ExtrapolatingAlgorithm",
     "FedAvg",
     "FedBiO",
     "FedBiOAcc",
@@ -59,6 +91,7 @@ __all__ = [
     "FedNest",
     "FedProx",
     "FedReg",
+    "FromTheory",
     "Identity",
     "LocalSCGDAM",
     "LocalSEG",
@@ -66,13 +99,17 @@ __all__ = [
     "LocalSGDAM",
     "LocalSGDAPlus",
     "LocalSGDM",
+    "LocalSGDMRL",
     "MomentumLocalSGDA",
     "MomentumLocalSGDAPlus",
     "PeriodicAlgorithm",
     "ProxSkip",
-    "ProxSkipAverage",
     "ProxSkipLSVRGDA",
     "Scaffold",
+    "Schedule",
+    "Staged",
     "StagedAlgorithm",
     "State",
+    "Warmup",
+    "known_algorithms",
 ]

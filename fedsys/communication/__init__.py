@@ -1,31 +1,35 @@
-"""How clients agree: placement, transport, and the three communicators on it."""
+"""How clients communicate: the communicators, the parts they are made of, and the transports."""
 
 from fedsys.communication.adaptive_matrix import AdaptiveMatrix
+from fedsys.communication.aggregation import AggregationOptions, Aggregator
 from fedsys.communication.all_reduce import AllReduce
+from fedsys.communication.communicator import Communicator
 from fedsys.communication.compression import Codec, Compressed
-from fedsys.communication.host_memory import HostTransport, wire
-from fedsys.communication.placement import Placement
-from fedsys.communication.schedule import Coins, Every, Schedule
 from fedsys.communication.skip_coin import SkipCoin
-from fedsys.communication.sync import Sync
-from fedsys.communication.traffic import Traffic
-from fedsys.communication.transport import DistributedTransport, LocalTransport, Transport
+from fedsys.communication.transport import (
+    ConnectionOptions,
+    DistributedTransport,
+    LocalTransport,
+    SharedMemoryTransport,
+    Transport,
+    choose_transport,
+)
+from fedsys.core.traffic import Traffic
 
 __all__ = [
     "AdaptiveMatrix",
+    "AggregationOptions",
+    "Aggregator",
     "AllReduce",
     "Codec",
-    "Coins",
+    "Communicator",
     "Compressed",
+    "ConnectionOptions",
     "DistributedTransport",
-    "Every",
-    "HostTransport",
     "LocalTransport",
-    "Placement",
-    "Schedule",
+    "SharedMemoryTransport",
     "SkipCoin",
-    "Sync",
     "Traffic",
     "Transport",
-    "wire",
+    "choose_transport",
 ]

@@ -1,13 +1,12 @@
 """Data sets, their partition over clients, and the batches that clients draw."""
 
-from fedsys.data.batches import Batch, Batches
 from fedsys.data.dataset import Dataset, DatasetSource, Imbalance, Scaling
-from fedsys.data.embedded import BreastCancer, Digits
-from fedsys.data.images import CatsVsDogs, CheXpert, ImageNet, Melanoma
-from fedsys.data.medmnist import PneumoniaMNIST
-from fedsys.data.partition import IID, Deal, Dirichlet, Disjoint, Group, Partition, PowerLaw
-from fedsys.data.tables import Adult, German, GroupedDataset
-from fedsys.data.vision import CIFAR10, CIFAR100, MNIST, STL10, FashionMNIST
+from fedsys.data.partition import IID, ClientSplit, Dirichlet, Disjoint, Group, Partition, PowerLaw
+from fedsys.data.sources.image_folders import CatsVsDogs, CheXpert, ImageNet, Melanoma
+from fedsys.data.sources.medmnist import PneumoniaMNIST
+from fedsys.data.sources.scikit_learn import BreastCancer, Digits
+from fedsys.data.sources.tables import Adult, German, GroupedDataset
+from fedsys.data.sources.torchvision_sets import CIFAR10, CIFAR100, MNIST, STL10, FashionMNIST
 
 __all__ = [
     "CIFAR10",
@@ -16,14 +15,12 @@ __all__ = [
     "MNIST",
     "STL10",
     "Adult",
-    "Batch",
-    "Batches",
     "BreastCancer",
     "CatsVsDogs",
     "CheXpert",
+    "ClientSplit",
     "Dataset",
     "DatasetSource",
-    "Deal",
     "Digits",
     "Dirichlet",
     "Disjoint",

@@ -1,6 +1,6 @@
-"""BatchNorm whose second derivative is written down.
+"""BatchNorm with its second derivative in closed form.
 
-n counts the values of a channel in a batch, and m is the mean over them. The normalised input is
+n is the number of values of a channel in a batch, and m the mean over them. The normalised input is
 xh = (x - m(x)) r, r = 1 / sqrt(variance + eps), and P(g) = g - m(g) - xh m(g xh) is symmetric.
 """
 
@@ -12,29 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from typing_extensions import override
 
 _backward = torch.ops.aten.native_batch_norm_backward
 _ALL = (True, True, True)
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """torch's BatchNorm2d; in training on a CPU, Hessian-vector products take a third less time.
+    """torch's BatchNorm2d with faster Hessian-vector products in training on a CPU.
 
-    torch puts the second derivative together from some forty passes over the activations, which is
-    a third of a Hessian-vector product of a small convolutional network.
+    torch computes the second derivative in about forty passes over the activations, which is a
+    third of the time of a Hessian-vector product of a small convolutional network. With this module
+    the product takes a third less time.
     """
 
+    @override
     def forward(self, input: Tensor) -> Tensor:
-        """weight xh + bias."""
         if not self.training or input.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(input)
         statistics = (self.running_mean, self.running_var, self.momentum, self.eps)
-        apply: Callable[..., Tensor] = _Normalise.apply  # which is not annotated
+        apply: Callable[..., Tensor] = _Normalise.apply  # torch does not annotate it
         return apply(input, self.weight, self.bias, *statistics)
 
 
 class _Normalise(torch.autograd.Function):
-    """x -> weight xh + bias; the running statistics move on the way."""
+    """x -> weight xh + bias; the forward pass updates the running statistics."""
 
     @staticmethod
     def forward(
@@ -82,7 +84,7 @@ class _Slope(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, u: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, ...]:
-        """From what the gradients of x, weight and bias are multiplied by.
+        """Return the derivatives, where u, a and b multiply the gradients of x, weight and bias.
 
         With S = <u, r P(g)>, the value is weight S + a sum(g xh) + b sum(g), and its derivatives:
 
@@ -96,14 +98,14 @@ class _Slope(torch.autograd.Function):
         Pg, g_xh, _ = _backward(g, x, None, None, None, mean, r, True, ctx.eps, _ALL)
         S = (u * Pg).sum((0, 2, 3))
         of_xh = -weight * S * r / n
-        of_g = Pu * _wide(weight)
-        of_g = of_g.addcmul_(x, _wide(a * r)).add_(_wide(b - a * r * mean))
-        of_x = Pg.mul_(_wide(a - weight * r * u_xh / n))
-        of_x.addcmul_(Pu, _wide(-weight * r * g_xh / n))
-        of_x.addcmul_(x, _wide(of_xh * r)).sub_(_wide(of_xh * r * mean))
+        of_g = Pu * _per_channel(weight)
+        of_g = of_g.addcmul_(x, _per_channel(a * r)).add_(_per_channel(b - a * r * mean))
+        of_x = Pg.mul_(_per_channel(a - weight * r * u_xh / n))
+        of_x.addcmul_(Pu, _per_channel(-weight * r * g_xh / n))
+        of_x.addcmul_(x, _per_channel(of_xh * r)).sub_(_per_channel(of_xh * r * mean))
         return of_g, of_x, S, None, None, None
 
 
-def _wide(values: Tensor) -> Tensor:
-    """A value per channel, to be multiplied with images."""
+def _per_channel(values: Tensor) -> Tensor:
+    """Reshape one value per channel for broadcasting over images."""
     return values[:, None, None]

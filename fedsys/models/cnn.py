@@ -1,4 +1,11 @@
-"""Small convolutional networks: those of adafgda.txt and localscgdam.txt."""
+"""Small convolutional networks for the experiments of two papers.
+
+Huang, Wang, Li, Chen. Adaptive Federated Minimax Optimization with Lower Complexities. AISTATS
+2024. arXiv:2211.07303 (LeNet-5 and a 7-layer CNN).
+
+Zhang, Zhang, Yang, Souvenir, Gao. Federated Compositional Deep AUC Maximization. NeurIPS 2023.
+arXiv:2304.10101 (the CNN of Table 3).
+"""
 
 from __future__ import annotations
 
@@ -6,18 +13,20 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedsys.models.image import make_norm, require_image, require_norm
+from fedsys.core.fields import Checked
+from fedsys.models.image_layers import make_norm, require_image, require_norm
 
 
 @dataclass(frozen=True)
-class LeNet5:
-    """Two 5x5 convolutions and three dense layers (LeCun et al. 1998), with ReLU and max-pooling.
+class LeNet5(Checked):
+    """Two 5x5 convolutions and three dense layers, with ReLU and max-pooling.
 
-    Images smaller than 32 pixels are padded by 2, as MNIST was.
+    LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document Recognition.
+    Proceedings of the IEEE, 1998. Images smaller than 32 pixels are padded by 2, as MNIST was.
     """
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The network for images [channels, height, width]."""
+        """Return the network for images [channels, height, width]."""
         require_image("lenet5", input_shape, at_least=12)
         channels, height, width = input_shape
         pad = 2 if min(height, width) < 32 else 0
@@ -42,11 +51,12 @@ class LeNet5:
 
 
 @dataclass(frozen=True)
-class CNN7:
-    """Seven layers with weights: 3x3 convolutions of 32, 32, 64, 64, 128, 128 and a dense one.
+class CNN7(Checked):
+    """Six 3x3 convolutions with 32, 32, 64, 64, 128 and 128 channels, and a dense layer.
 
-    adafgda.txt trains "a 7-layer CNN" on CIFAR-10 and does not say which: this is ours, with a
-    norm and ReLU after each convolution and max-pooling after every second.
+    Huang et al. (AISTATS 2024), arXiv:2211.07303, Section 6.2, train "a 7-layer CNN" on CIFAR-10
+    without describing it. This architecture is our choice: a norm and ReLU after each convolution,
+    and max-pooling after every second one.
 
     Args:
         norm: "batch" or "group".
@@ -55,10 +65,11 @@ class CNN7:
     norm: str = "batch"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_norm("cnn7", self.norm)
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The network for images [channels, height, width]."""
+        """Return the network for images [channels, height, width]."""
         require_image("cnn7", input_shape, at_least=8)
         fan_in, height, width = input_shape
         layers: list[nn.Module] = []
@@ -72,11 +83,12 @@ class CNN7:
 
 
 @dataclass(frozen=True)
-class CNNTable3:
-    """The classifier of localscgdam.txt Table 3: two convolutions, dense layers of 600 and 120.
+class CNNTable3(Checked):
+    """Two convolutions and dense layers of 600 and 120 units.
 
-    The table gives neither kernels nor padding: 3x3, and padding 1 in the first only, are those of
-    the FashionMNIST network that it follows layer by layer. Its dense layers have no activation.
+    Zhang et al. (NeurIPS 2023), arXiv:2304.10101, Table 3. The table gives neither kernel sizes nor
+    padding. Kernels of 3x3, and padding 1 in the first convolution only, are those of the
+    FashionMNIST network that the table follows layer by layer. The dense layers have no activation.
 
     Args:
         norm: "batch", as in the table, or "group".
@@ -85,10 +97,11 @@ class CNNTable3:
     norm: str = "batch"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_norm("cnn_table3", self.norm)
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The network for images [channels, height, width]."""
+        """Return the network for images [channels, height, width]."""
         require_image("cnn_table3", input_shape, at_least=8)
         channels, height, width = input_shape
         features = 64 * ((height // 2 - 2) // 2) * ((width // 2 - 2) // 2)

@@ -1,4 +1,8 @@
-"""The small residual networks for 32x32 images."""
+"""Small residual networks for 32x32 images.
+
+Kaiming He, Xiangyu Zhang, Shaoqing Ren, Jian Sun. Deep Residual Learning for Image Recognition.
+CVPR 2016. arXiv:1512.03385, Section 4.2.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,18 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from typing_extensions import override
 
-from fedsys.errors import require
-from fedsys.models.image import make_norm, require_image, require_norm
+from fedsys.core.errors import require
+from fedsys.core.fields import Checked
+from fedsys.models.image_layers import make_norm, require_image, require_norm
 
 
 @dataclass(frozen=True)
-class CifarResNet:
-    """ResNet with 6n + 2 layers in three stages of 16, 32 and 64 channels (He et al. 2016).
+class CifarResNet(Checked):
+    """ResNet with 6n + 2 layers in three stages of 16, 32 and 64 channels.
+
+    He et al. (CVPR 2016), arXiv:1512.03385, Section 4.2.
 
     Args:
         depth: 20 has 0.27 million parameters; also 32, 44, 56.
@@ -24,12 +32,13 @@ class CifarResNet:
     norm: str = "batch"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         valid = self.depth >= 8 and (self.depth - 2) % 6 == 0
         require(valid, "resnet", "depth", self.depth, "6n + 2, such as 20, 32 or 56")
         require_norm("resnet", self.norm)
 
     def build(self, input_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The network for images [channels, height, width]."""
+        """Return the network for images [channels, height, width]."""
         require_image("resnet", input_shape)
         blocks: list[nn.Module] = []
         fan_in = 16
@@ -50,7 +59,7 @@ class CifarResNet:
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut that subsamples and pads with zeros."""
+    """Two 3x3 convolutions in parallel to a shortcut that subsamples and pads with zeros."""
 
     def __init__(self, fan_in: int, channels: int, stride: int, norm: str) -> None:
         super().__init__()
@@ -58,8 +67,8 @@ class _Block(nn.Module):
         self.conv2, self.norm2 = _convolution(channels, channels, 1), make_norm(norm, channels)
         self._stride, self._extra = stride, channels - fan_in
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
         out = F.relu(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
         if self._stride > 1 or self._extra:

@@ -1,87 +1,60 @@
-"""Problems, and the oracles by which algorithms ask them."""
+"""Problems, and the oracles through which algorithms access them."""
 
-from fedsys.problems.auc import DeepAUC
-from fedsys.problems.bilevel import BilevelProblem
-from fedsys.problems.binary import BinaryClassification
-from fedsys.problems.bounded_saddle import LogCoshSaddle, SkewSaddle
-from fedsys.problems.classification import Classification
-from fedsys.problems.composite_saddle import CompositeSaddle
-from fedsys.problems.compositional_auc import CompositionalAUC
-from fedsys.problems.constants import Constants, Theory
-from fedsys.problems.functions import (
+from fedsys.problems.bilevel.autograd import BilevelProblem
+from fedsys.problems.bilevel.hyper_cleaning import HyperCleaning
+from fedsys.problems.bilevel.hypergradient import (
+    ExactHypergradient,
+    Hypergradient,
+    NeumannHypergradient,
+)
+from fedsys.problems.bilevel.quadratic_bilevel import QuadraticBilevel
+from fedsys.problems.custom.functions import (
     CompositionalProblem,
     MinimaxProblem,
     MinimisationProblem,
     OperatorProblem,
 )
-from fedsys.problems.group_fair import GroupFair
-from fedsys.problems.hyper_cleaning import HyperCleaning
-from fedsys.problems.hypergradient import (
-    ExactHypergradient,
-    Hypergradient,
-    NeumannHypergradient,
-)
-from fedsys.problems.matrix_game import PolicemanBurglar
-from fedsys.problems.oracle import (
-    KINDS,
-    Bilevel,
-    Compositional,
-    Draw,
-    Grouped,
-    Minimax,
-    Minimisation,
-    Oracle,
-    Problem,
-    Reporting,
-    Variational,
-)
-from fedsys.problems.quadratic_bilevel import QuadraticBilevel
-from fedsys.problems.quadratic_game import QuadraticGame
-from fedsys.problems.robust_least_squares import RobustLeastSquares
-from fedsys.problems.robust_network import RobustNetwork
-from fedsys.problems.site import Site
-from fedsys.problems.synthetic_saddle import SyntheticSaddle
-from fedsys.problems.toys import BilinearGame, HeterogeneousToy, TwoPoints
+from fedsys.problems.fairness.group_fair import GroupFair
+from fedsys.problems.games.bounded_saddle import LogCoshSaddle, SkewSaddle
+from fedsys.problems.games.composite_saddle import CompositeSaddle
+from fedsys.problems.games.matrix_game import PolicemanBurglar
+from fedsys.problems.games.quadratic_game import QuadraticGame
+from fedsys.problems.games.robust_least_squares import RobustLeastSquares
+from fedsys.problems.games.synthetic_saddle import SyntheticSaddle
+from fedsys.problems.games.toys import BilinearGame, HeterogeneousToy, TwoPoints
+from fedsys.problems.networks.auc import DeepAUC
+from fedsys.problems.networks.binary import BinaryClassification
+from fedsys.problems.networks.classification import Classification
+from fedsys.problems.networks.compositional_auc import CompositionalAUC
+from fedsys.problems.networks.ratio_monitor import MonitoredRatioLoss
+from fedsys.problems.networks.robust_network import RobustNetwork
 
 __all__ = [
-    "KINDS",
-    "Bilevel",
     "BilevelProblem",
     "BilinearGame",
     "BinaryClassification",
     "Classification",
     "CompositeSaddle",
-    "Compositional",
     "CompositionalAUC",
     "CompositionalProblem",
-    "Constants",
     "DeepAUC",
-    "Draw",
     "ExactHypergradient",
     "GroupFair",
-    "Grouped",
     "HeterogeneousToy",
     "HyperCleaning",
     "Hypergradient",
     "LogCoshSaddle",
-    "Minimax",
     "MinimaxProblem",
-    "Minimisation",
     "MinimisationProblem",
+    "MonitoredRatioLoss",
     "NeumannHypergradient",
     "OperatorProblem",
-    "Oracle",
     "PolicemanBurglar",
-    "Problem",
     "QuadraticBilevel",
     "QuadraticGame",
-    "Reporting",
     "RobustLeastSquares",
     "RobustNetwork",
-    "Site",
     "SkewSaddle",
     "SyntheticSaddle",
-    "Theory",
     "TwoPoints",
-    "Variational",
 ]

@@ -1,4 +1,4 @@
-"""The counting that all oracles share."""
+"""The base class of all oracles, which counts iterations and draws."""
 
 from __future__ import annotations
 
@@ -6,38 +6,43 @@ from typing import Self
 
 from torch import Tensor
 
-from fedsys.communication import Sync
-from fedsys.problems.constants import Constants
-from fedsys.problems.site import Site
-from fedsys.random import BlockedDraws
+from fedsys.core.constants import Constants
+from fedsys.core.oracles import StepSize
+from fedsys.core.random import BlockedDraws
+from fedsys.core.site import Site
+from fedsys.core.sync import Sync
 
 _FIRST_DRAW_OF_INIT = 1 << 20
-"""Draws k from here on belong to `init`, so that it shares none with iteration 0."""
+"""The first draw k of `init`, which must not share draws with iteration 0."""
 
 
 class SteppingOracle:
-    """The part of an oracle that counts: iteration `step`, and how many draws it has made."""
+    """An oracle that counts its draws in iteration `step`; by default it has no terms.
+
+    `warnings` has the warnings of evaluations by topic; each topic is printed once.
+    """
 
     step = 0
-    rider: Tensor | None = None
+    synchronised_buffers: Tensor | None = None
     uses_autograd = True
     z0: Tensor
 
     def __init__(self, site: Site) -> None:
         self.site = site
         self.sizes = [1] * len(site.hosted)
+        self.warnings: dict[str, str] = {}
         self._normals = BlockedDraws(site.seed, "normal", site.hosted)
         self._drawn = 0
 
     def at(self, step: int) -> Self:
-        """The same oracle at the beginning of iteration `step`."""
+        """Return the same oracle at the beginning of iteration `step`."""
         bound = object.__new__(type(self))  # copy.copy takes thirty times as long
         fields = bound.__dict__ = self.__dict__.copy()
         fields["step"], fields["_drawn"] = step, 0
         return bound
 
-    def at_start(self) -> Self:
-        """The same oracle before the first iteration, with draws of its own."""
+    def initial(self) -> Self:
+        """Return the same oracle before the first iteration, with draws of its own."""
         bound = self.at(0)
         bound._drawn = _FIRST_DRAW_OF_INIT
         return bound
@@ -48,21 +53,31 @@ class SteppingOracle:
         return False
 
     def normal(self) -> Tensor:
-        """A standard normal vector for each hosted client, as a draw of its own."""
+        """Draw a standard normal vector for each hosted client."""
         return self.site.convert(self._normals.normal(*self._next(), self.z0.shape[1]))
 
     def constants(self, sync: Sync) -> Constants | None:
-        """Nobody knows them."""
+        """Return the constants of the theory, or None if they are unknown."""
         return None
 
     def prox(self, z: Tensor, step: float) -> Tensor:
-        """No terms."""
+        """Apply the proximal map of both players' terms: z itself, as there are none."""
         return z
 
-    prox_x = prox_y = mirror = prox
+    def prox_x(self, x: Tensor, step: StepSize) -> Tensor:
+        """Apply the proximal map of the min player's term: x itself, as there is none."""
+        return x
+
+    def prox_y(self, y: Tensor, step: StepSize) -> Tensor:
+        """Apply the proximal map of the max player's term: y itself, as there is none."""
+        return y
+
+    def mirror(self, z: Tensor, weight: float) -> Tensor:
+        """Apply the mirror map of both players' terms: z itself, as there are none."""
+        return z
 
     def _next(self) -> tuple[int, int]:
-        """(step, k) of the next draw."""
+        """Return (step, k) of the next draw, and count it."""
         k = self._drawn
         self._drawn += 1
         return self.step, k

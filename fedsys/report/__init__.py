@@ -1,1 +1,1 @@
-"""What runs left, as a page, as pictures and as tables."""
+"""Reports on run directories: an HTML page, figures and tables."""

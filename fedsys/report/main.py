@@ -1,4 +1,4 @@
-"""`fedsys-report RUN...`: a page, pictures and a table of runs."""
+"""`fedsys-report RUN...`: write an HTML page and figures that compare runs."""
 
 from __future__ import annotations
 
@@ -7,64 +7,74 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsys.errors import FedsysError, InputError
+from fedsys.core.errors import FedsysError, InputError, StorageError, print_command_error
+from fedsys.core.metrics import metric
 from fedsys.report.configurations import (
     Configuration,
     best,
+    comparison_warnings,
     configurations,
     metrics,
-    smaller_is_better,
+    repetition_warnings,
     spread,
 )
+from fedsys.report.figures import draw_metric, draw_waits
 from fedsys.report.page import write_page
-from fedsys.report.pictures import counts_of, draw_metric, draw_waits
+from fedsys.report.partitions import partitions_of
 from fedsys.report.runs import read_runs
-from fedsys.runtime.deal_files import plot_counts
+from fedsys.training.file_names import file_stems
+from fedsys.training.partition_files import plot_counts
+
+_RESERVED_STEMS = ("report", "partition", "waits")
 
 
 def report(
-    paths: Sequence[Path], out: Path, wanted: str | None = None, pictures: bool = True
+    paths: Sequence[Path], out: Path, first_metric: str | None = None, figures: bool = True
 ) -> list[Path]:
-    """Write report.html, and a PNG and an SVG of each metric, to `out`; tells what it made."""
+    """Write report.html, and a PNG and an SVG for each metric, to `out`; return their paths."""
     runs, warnings = read_runs(paths)
     configured = configurations(runs)
     names = metrics(configured)
-    if wanted is not None:
-        if wanted not in names:
-            raise InputError(f"no run reports {wanted!r}; there are {', '.join(names)}")
-        names = [wanted, *(name for name in names if name != wanted)]
+    if first_metric is not None:
+        if first_metric not in names:
+            raise InputError(f"no run reports {first_metric!r}; there are {', '.join(names)}")
+        names = [first_metric, *(name for name in names if name != first_metric)]
     warnings += [
         f"{c.label} reports no {names[0]}"
         for c in configured
         if names and not any(names[0] in record for run in c.runs for record in run.records)
     ]
+    warnings += repetition_warnings(configured) + comparison_warnings(configured)
+    partitions, unread = partitions_of(configured)
+    warnings += unread
     chosen = best(configured, names[0]) if names and len(configured) > 1 else None
     out.mkdir(parents=True, exist_ok=True)
     written = [out / "report.html"]
-    write_page(written[0], _title(paths, configured), configured, names, chosen, warnings)
-    if pictures:
-        for name in names:
-            written += draw_metric(configured, name, chosen, out / name)
-        written += _more_pictures(configured, out)
+    title = _title(paths, configured)
+    write_page(written[0], title, configured, names, chosen, warnings, partitions)
+    if figures:
+        # Metric names come from the run directories and must not be used as paths.
+        for name, stem in file_stems(names, _RESERVED_STEMS).items():
+            written += draw_metric(configured, name, chosen, out / stem)
+        if partitions:
+            _, classes, counts = partitions[0]
+            written.append(plot_counts(classes, counts, out / "partition.png"))
+        written += _draw_waits(configured, out)
     for warning in warnings:
-        print(f"fedsys-report: {warning}", file=sys.stderr)
+        print(f"fedsys-report: {' '.join(warning.split())}", file=sys.stderr)
     _print_best(configured, names, chosen)
     return written
 
 
-def _more_pictures(configured: Sequence[Configuration], out: Path) -> list[Path]:
-    """Who got what, of the first run that dealt data; who waited, of runs with several ranks."""
-    runs = [(f"{c.label}, seed {run.seed}", run) for c in configured for run in c.runs]
-    written: list[Path] = []
-    counted = next((counts for _, run in runs if (counts := counts_of(run)) is not None), None)
-    if counted is not None:
-        written.append(plot_counts(*counted, out / "partition.png"))
+def _draw_waits(configured: Sequence[Configuration], out: Path) -> list[Path]:
+    """Draw the waiting times of the runs with several ranks."""
     waited = [
-        (label, run)
-        for label, run in runs
+        (f"{c.label}, seed {run.seed}", run)
+        for c in configured
+        for run in c.runs
         if len(run.summary.get("seconds_waited_by_rank", [])) > 1
     ]
-    return written + (draw_waits(waited, out / "waits") if waited else [])
+    return draw_waits(waited, out / "waits") if waited else []
 
 
 def _title(paths: Sequence[Path], configured: Sequence[Configuration]) -> str:
@@ -79,7 +89,7 @@ def _print_best(
 ) -> None:
     if not names:
         return
-    sign = 1 if smaller_is_better(names[0]) else -1
+    sign = metric(names[0]).sign
 
     def order(c: Configuration) -> float:
         finals = c.finals(names[0])
@@ -91,25 +101,34 @@ def _print_best(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make a report; 2 if there is nothing to report."""
+    """Write a report; return 0, or 2 if there is nothing to report."""
     parser = argparse.ArgumentParser(prog="fedsys-report", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="or a folder of runs")
-    parser.add_argument("--out", type=Path, help="the folder to write to (RUN/report)")
-    parser.add_argument("--metric", help="the one that is shown first and decides on the best")
-    parser.add_argument("--page-only", action="store_true", help="no PNG and SVG files")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="run directory, or a folder of run directories",
+    )
+    parser.add_argument("--out", type=Path, help="folder to write to (default: RUN/report)")
+    parser.add_argument("--metric", help="metric that is shown first and ranks the configurations")
+    parser.add_argument("--page-only", action="store_true", help="write no PNG and SVG files")
     options = parser.parse_args(arguments)
     out = options.out or options.runs[0] / "report"
     try:
         for path in options.runs:
             if not path.is_dir():
-                raise InputError(f"{path} is no folder; give run directories or a multirun folder")
+                raise InputError(
+                    f"{path} is not a folder; pass run directories or a multirun folder"
+                )
         written = report(options.runs, out, options.metric, not options.page_only)
     except FedsysError as error:
-        print(f"fedsys-report: {error.message}", file=sys.stderr)
-        return error.exit_code
+        return print_command_error("fedsys-report", error)
     except OSError as error:
-        print(f"fedsys-report: cannot write to {out}: {error.strerror}", file=sys.stderr)
-        return 2
+        what, remedy = f"cannot write to {out}", "choose another folder with --out"
+        return print_command_error("fedsys-report", StorageError.of(error, what, remedy))
+    except Exception as error:
+        return print_command_error("fedsys-report", error)
     print(f"page: {written[0]}")
-    print(f"pictures: {len(written) - 1} in {out}")
+    print(f"figures: {len(written) - 1} files in {out}")
     return 0

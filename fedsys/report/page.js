@@ -1,8 +1,8 @@
 "use strict";
-// Everything on the page is made from the JSON above; nothing is fetched.
+// The page is built from the JSON above; nothing is fetched.
 const data = JSON.parse(document.getElementById("data").textContent);
 const NS = "http://www.w3.org/2000/svg";
-const BOX = { left: 78, right: 885, top: 12, bottom: 385 };
+const BOX = { left: 92, right: 885, top: 12, bottom: 385 };
 const byId = (id) => document.getElementById(id);
 const shown = data.configurations.map(() => true);
 
@@ -27,7 +27,7 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// A scale maps values to pixels, and says where its ticks are.
+// A scale maps values to pixels and lists its ticks.
 function scale(values, isLog, from, to) {
   const usable = values.filter((v) => v !== null && Number.isFinite(v) && (!isLog || v > 0));
   if (!usable.length) return null;
@@ -57,7 +57,7 @@ function ticks(low, high, isLog) {
   return found;
 }
 
-// The columns of a point: its place on each axis, then mean, low, high and seeds.
+// The columns of a point: its position on each axis, then mean, low, high and seeds.
 const axisNames = Object.keys(data.axes);
 const MEAN = axisNames.length, LOW = MEAN + 1, HIGH = MEAN + 2, SEEDS = MEAN + 3;
 let curvesNow = [];
@@ -72,7 +72,7 @@ function redraw() {
   const x = scale(points.map((p) => p[axis]), byId("log-x").checked, BOX.left, BOX.right);
   const y = scale(points.flatMap((p) => [p[MEAN], p[LOW], p[HIGH]]), byId("log-y").checked, BOX.bottom, BOX.top);
   if (!x || !y) {
-    svg.append(draw("text", { x: 450, y: 200, "text-anchor": "middle" }, "nothing to draw on these axes"));
+    svg.append(draw("text", { x: 450, y: 200, "text-anchor": "middle" }, "no values to draw on these axes"));
     return;
   }
   for (const t of x.ticks) {
@@ -85,6 +85,7 @@ function redraw() {
   }
   svg.append(draw("rect", { class: "frame", x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top }));
   svg.append(draw("text", { id: "x-label", x: (BOX.left + BOX.right) / 2, y: 422, "text-anchor": "middle" }, data.axes[axisNames[axis]]));
+  svg.append(draw("text", { id: "y-label", x: -(BOX.top + BOX.bottom) / 2, y: 14, "text-anchor": "middle", transform: "rotate(-90)" }, metric));
   for (const [c, i] of visible) drawCurve(svg, c, i, c.curves[metric], axis, x, y);
 }
 
@@ -150,8 +151,8 @@ function fillTable(table, head, rows) {
   const top = make("thead"), body = make("tbody");
   top.append(first);
   for (const row of rows) {
-    const line = make("tr", undefined, row.best ? { class: "best" } : {});
-    row.cells.forEach((cell, i) => line.append(make(i ? "td" : "th", cell)));
+    const line = make("tr");
+    row.cells.forEach((cell, i) => line.append(make(i ? "td" : "th", cell, row.best && row.best[i] ? { class: "best" } : {})));
     body.append(line);
   }
   table.append(top, body);
@@ -165,18 +166,18 @@ function buildRest() {
   fillTable(byId("differences"), data.differences.head, data.differences.rows);
   byId("differences-section").hidden = !data.differences.rows.length;
   byId("partitions-section").hidden = !data.partitions.length;
-  for (const deal of data.partitions) {
-    const most = Math.max(1, ...deal.counts.flat());
+  for (const partition of data.partitions) {
+    const largest = Math.max(1, ...partition.counts.flat());
     const table = make("table", undefined, { class: "counts" });
-    fillTable(table, ["client", ...deal.classes], deal.counts.map((row, m) => ({ cells: [m, ...row] })));
+    fillTable(table, ["client", ...partition.classes], partition.counts.map((row, m) => ({ cells: [m, ...row] })));
     table.querySelectorAll("td").forEach((cell) => {
-      const share = Number(cell.textContent) / most;
+      const share = Number(cell.textContent) / largest;
       cell.style.background = `rgba(43, 108, 176, ${share})`;
       if (share > 0.5) cell.style.color = "#fff";
     });
     const wide = make("div", undefined, { class: "wide" });
     wide.append(table);
-    byId("partitions").append(make("p", deal.label), wide);
+    byId("partitions").append(make("p", partition.label), wide);
   }
   byId("waits-section").hidden = !data.waits.length;
   const longest = Math.max(1e-9, ...data.waits.flatMap((w) => w.seconds));

@@ -1,41 +1,40 @@
-"""Run directories as they are found: whole or broken off; what cannot be read is named."""
+"""Read run directories, finished or interrupted, and report what cannot be read."""
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from fedsys.core.errors import InputError
+from fedsys.core.metrics import Record
+from fedsys.training import run_files as files
+from fedsys.training.run_files import UnreadableError
 
-from fedsys.errors import InputError
-
-Record = dict[str, float]
-
-_OF_NO_CONSEQUENCE = (
+_IGNORED_SETTINGS = (
     "seed", "run", "logger", "resume", "checkpoint", "evaluate_every", "objective",
 )  # fmt: skip
-"""Settings that two runs of one configuration may differ in."""
-_FILES = ("metrics.jsonl", "summary.json", "config.yaml")
+"""Settings in which runs of the same configuration may differ."""
+_FILES = (files.METRICS, files.SUMMARY, files.CONFIG)
 _NOT_RUNS = {"checkpoints", "tensorboard", "mlflow", "wandb"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a report needs of a run directory."""
+    """The content of a run directory that a report uses."""
 
     folder: Path
     settings: dict[str, str]
-    """By their dotted names, without the seed and where the run was kept."""
+    """Values by dotted name, without the seed and the location of the run."""
     seed: str
     records: list[Record]
     summary: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run has finished."""
         return bool(self.summary)
 
     @property
@@ -45,8 +44,13 @@ class Run:
         return last
 
     @property
+    def compression(self) -> str:
+        """The compression of the messages of the clients."""
+        return self.settings.get("communicator.compression", "none")
+
+    @property
     def choices(self) -> dict[str, str]:
-        """Which file of each group was chosen; a run that broke off only knows its classes."""
+        """The chosen option of each configuration group; class names if the run was interrupted."""
         if "choices" in self.summary:
             return dict(self.summary["choices"])
         return {
@@ -57,38 +61,35 @@ class Run:
 
 
 def read_run(folder: Path) -> tuple[Run | None, list[str]]:
-    """A run, or None where nothing is legible, and what is missing or broken, in words."""
-    warnings: list[str] = []
-    records, unread = _records(folder / "metrics.jsonl")
-    summary = _json(folder / "summary.json", warnings)
-    config = _yaml(folder / "config.yaml", warnings)
-    if unread:
-        lines = ", ".join(str(number) for number in unread[:5])
-        warnings.append(f"{folder / 'metrics.jsonl'}: line {lines} cannot be read and is left out")
-    if not records and not summary.get("final"):
-        warnings.append(f"{folder}: no metrics, so there is nothing of it to show")
+    """Return a run (None without any readable record) and warnings about missing or bad files."""
+    records, warnings = _records(folder / files.METRICS)
+    summary, summary_warnings = files.read_summary(folder / files.SUMMARY)
+    config, config_warnings = _settings(folder / files.CONFIG)
+    warnings += summary_warnings + config_warnings
+    if not records and "final" not in summary:
+        warnings.append(f"{folder}: no metrics; the run is not shown")
         return None, warnings
     if not summary:
-        done = f"{records[-1].get('round', 0):.0f} rounds"
-        warnings.append(f"{folder}: no summary.json, the run has not ended; shown up to {done}")
+        last = f"{records[-1]['round']:.0f}"
+        warnings.append(f"{folder}: no summary.json, the run is unfinished; shown to round {last}")
     elif not records:
-        warnings.append(f"{folder}: no metrics.jsonl, only its last record is shown")
-        records = [summary["final"]]
+        warnings.append(f"{folder}: no metrics.jsonl; only the last record is shown")
+        records = [{name: float(value) for name, value in summary["final"].items()}]
     return Run(folder, dict(_flat(config)), str(config.get("seed", "")), records, summary), warnings
 
 
 def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """All runs in and below some folders, and every warning; refused if there is none at all."""
+    """Return all runs in and below some folders, and all warnings; raise if there is no run."""
     runs: list[Run] = []
     warnings: list[str] = []
     paths = list(paths)
     for path in paths:
         folders = list(run_folders(path))
         if not folders:
-            warnings.append(f"{path}: no run directory in it")
+            warnings.append(f"{path}: contains no run directory")
         for folder in folders:
-            run, said = read_run(folder)
-            warnings += said
+            run, run_warnings = read_run(folder)
+            warnings += run_warnings
             if run is not None:
                 runs.append(run)
     if not runs:
@@ -97,63 +98,49 @@ def read_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def run_folders(path: Path) -> Iterator[Path]:
-    """The run directories among a folder and those below it."""
-    found = {file.parent for name in _FILES for file in path.rglob(name)}
-    numbers_last = sorted(found, key=lambda folder: [_by_number(part) for part in folder.parts])
-    yield from (f for f in numbers_last if not _NOT_RUNS & set(f.relative_to(path).parts))
+    """Yield the run directories in and below a folder, numbered ones in numerical order."""
+    found = {
+        Path(folder)
+        for folder, folders, names in os.walk(path)
+        if not {*folders, *names}.isdisjoint(_FILES)
+    }
+    ordered = sorted(found, key=lambda folder: [_by_number(part) for part in folder.parts])
+    yield from (f for f in ordered if not _NOT_RUNS & set(f.relative_to(path).parts))
 
 
 def _by_number(part: str) -> tuple[int, str]:
-    """The jobs of a sweep are called 0, 1, ..., 10."""
+    """Return a sort key that puts the jobs of a sweep (0, 1, ..., 10) in numerical order."""
     return (int(part), "") if part.isdigit() else (-1, part)
 
 
-def _records(path: Path) -> tuple[list[Record], list[int]]:
-    """The records of a metrics.jsonl and the numbers of the lines that hold none."""
-    records: list[Record] = []
-    unread: list[int] = []
-    text = path.read_text(errors="replace") if path.is_file() else ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        try:
-            record = {name: float(value) for name, value in json.loads(line).items()}
-            records.append(record)
-        except (ValueError, TypeError, AttributeError):
-            unread.append(number)
-    return records, unread
-
-
-def _json(path: Path, warnings: list[str]) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+def _records(path: Path) -> tuple[list[Record], list[str]]:
+    """Return the records of a metrics.jsonl and a warning that lists its unreadable lines."""
     try:
-        content = json.loads(path.read_text(errors="replace"))
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        warnings.append(f"{path} cannot be read and is left out")
-        return {}
-    return content
+        metrics = files.read_metrics(path)
+    except UnreadableError as error:
+        return [], [f"{error}; it is ignored"]
+    records = [{name: float(value) for name, value in r.items()} for r in metrics.records]
+    lines = files.named_lines(metrics.unread)
+    warning = (
+        f"{path}: {lines} cannot be read; {'it is' if len(metrics.unread) == 1 else 'they are'}"
+    )
+    return records, [f"{warning} ignored"] if metrics.unread else []
 
 
-def _yaml(path: Path, warnings: list[str]) -> dict[str, Any]:
-    from yaml import YAMLError
-
-    if not path.is_file():
-        warnings.append(f"{path.parent}: no config.yaml, so its settings are unknown")
-        return {}
+def _settings(path: Path) -> tuple[dict[str, Any], list[str]]:
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(content, dict)
-    except (YAMLError, OSError, ValueError, AssertionError):
-        warnings.append(f"{path} cannot be read, so its settings are unknown")
-        return {}
-    return {str(name): value for name, value in content.items()}
+        config = files.read_settings(path)
+    except UnreadableError as error:
+        return {}, [f"{error}; its settings are unknown"]
+    if config is None:
+        return {}, [f"{path.parent}: no config.yaml; its settings are unknown"]
+    return config, []
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """All settings by their dotted names, but those of no consequence."""
+    """Yield all settings except the ignored ones as (dotted name, text)."""
     for name, value in config.items():
-        if prefix == "" and name in _OF_NO_CONSEQUENCE:
+        if prefix == "" and name in _IGNORED_SETTINGS:
             continue
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")

@@ -1,1 +1,1 @@
-"""The papers' figures and tables, made again by one command each."""
+"""Reproduce the figures and tables of the papers, with one command each."""

@@ -1,4 +1,4 @@
-"""The figure of an entry: its panels, its lines, and the theorems' bounds where it has them."""
+"""Draw the figure of an entry: panels, lines, and the bounds of theorems if there are any."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from statistics import mean
 from typing import Any
 
 from fedsys.report.configurations import AXES, deviation
-from fedsys.report.pictures import draw_curve, save, scale, style
+from fedsys.report.figures import draw_curve, save, scale, style
 from fedsys.reproduce.entries import Entry
 from fedsys.reproduce.lines import Line
 from fedsys.reproduce.results import paper_number
 
-_PER_ROW = 3
-_PANEL = (4.6, 3.7)
+_PANELS_PER_ROW = 3
+_PANEL_INCHES = (4.6, 3.7)
 
 
 def draw(entry: Entry, lines: Sequence[Line], stem: Path) -> list[Path]:
-    """Write stem.png and stem.svg."""
+    """Draw an entry, write stem.png and stem.svg, and return their paths."""
     return save(_bars(entry, lines) if entry.figure == "bars" else _curves(entry, lines), stem)
 
 
 def _bars(entry: Entry, lines: Sequence[Line]) -> Any:
-    """Last values with one deviation to both sides: a row for each panel, a column for a metric."""
+    """Draw last values with one standard deviation, a row for each panel, a column for a metric."""
     from matplotlib.figure import Figure
 
     panels = list(dict.fromkeys(line.panel for line in lines))
@@ -47,8 +47,8 @@ def _bars(entry: Entry, lines: Sequence[Line]) -> Any:
             place.invert_yaxis()
             place.set_title(f"{title}: {metric}" if title else metric, fontsize=8)
             place.grid(alpha=0.3, axis="x")
-    marked = "; diamonds: the paper's" if entry.numbers else ""
-    figure.suptitle(f"{entry.what}: {entry.title}{marked}", fontsize=11)
+    legend = "; diamonds: the paper's" if entry.numbers else ""
+    figure.suptitle(f"{entry.what}: {entry.title}{legend}", fontsize=11)
     return figure
 
 
@@ -57,11 +57,12 @@ def _curves(entry: Entry, lines: Sequence[Line]) -> Any:
 
     panels = list(dict.fromkeys(line.panel for line in lines))
     names = list(dict.fromkeys(line.name for line in lines))
-    below = 0.15 * ceil((len(names) + 1) / 2)
-    columns = 2 if len(panels) == 4 else min(_PER_ROW, len(panels)) or 1
+    legend_height = 0.15 * ceil((len(names) + 1) / 2)
+    columns = 2 if len(panels) == 4 else min(_PANELS_PER_ROW, len(panels)) or 1
     rows = ceil(len(panels) / columns) or 1
     figure = Figure(
-        figsize=(_PANEL[0] * columns, (_PANEL[1] + below) * rows + 0.5), layout="constrained"
+        figsize=(_PANEL_INCHES[0] * columns, (_PANEL_INCHES[1] + legend_height) * rows + 0.5),
+        layout="constrained",
     )
     grid = figure.subplots(rows, columns, squeeze=False)
     for place in grid.flat[len(panels) :]:
@@ -98,16 +99,16 @@ def _draw_panel(entry: Entry, panel: Any, lines: Sequence[Line], names: Sequence
         panel.plot([], [], "v:", color="grey", label="bound of the theorem, at the end")
     scale(panel, metric, values)
     if panel.get_yscale() == "linear":
-        _look_closer(panel, values, later)
+        _zoom_past_start(panel, values, later)
     panel.set_xlabel(AXES[entry.axis])
     panel.set_ylabel(metric)
     panel.grid(alpha=0.3)
-    # Below, where it hides no curve.
+    # Below the panel, where the legend covers no curve.
     panel.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
-def _look_closer(panel: Any, values: Sequence[float], later: Sequence[float]) -> None:
-    """Leave the start out where it is so far away that all other values look like one."""
+def _zoom_past_start(panel: Any, values: Sequence[float], later: Sequence[float]) -> None:
+    """Exclude the start if the span of all later values is less than a third of the whole range."""
     span = max(later, default=0.0) - min(later, default=0.0)
     if 0 < span < (max(values) - min(values)) / 3:
         panel.set_ylim(min(later) - 0.05 * span, max(later) + 0.05 * span)

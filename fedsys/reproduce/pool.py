@@ -1,4 +1,4 @@
-"""Several runs at a time, each in a process of its own; what is finished is not run again."""
+"""Execute runs in parallel, one process each; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from typing import Any, Protocol
 
 from fedsys.reproduce.provenance import commit, cores, machine, today
 from fedsys.reproduce.sweep import PlannedRun
-from fedsys.runtime.run_directory import write
+from fedsys.system.process import tune_process
+from fedsys.training.run_directory import write
+from fedsys.training.run_files import UnreadableError, is_number, read_object
 
 OUTPUT = "output.txt"
 _OUTCOME = "outcome.json"
@@ -27,9 +29,9 @@ _OUTCOME = "outcome.json"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: "ended" with a summary, "diverged" to infinity, or "failed" otherwise.
+    """The state of a completed run: "ended" (with a summary), "diverged" (not finite) or "failed".
 
-    The first two are results and stay; a run that failed is tried again the next time.
+    The first two are results and are stored; a failed run is repeated by the next command.
     """
 
     state: str
@@ -40,33 +42,43 @@ class Outcome:
     seconds: float = 0.0
 
 
+def checked(outcome: Outcome) -> Outcome:
+    """Return an outcome that was read from a file; raise TypeError if a value has a wrong type."""
+    texts = (outcome.message, outcome.commit, outcome.machine, outcome.date)
+    valid = outcome.state in ("ended", "diverged") and all(isinstance(text, str) for text in texts)
+    if not (valid and is_number(outcome.seconds)):
+        raise TypeError("not an outcome")
+    return outcome
+
+
 class Watcher(Protocol):
-    """Who is told of the runs."""
+    """Receives events of the runs."""
 
     def started(self, run: PlannedRun) -> None:
-        """A process was started for it."""
+        """Handle the start of the process of a run."""
 
     def finished(self, run: PlannedRun, outcome: Outcome, earlier: bool) -> None:
-        """It has ended; `earlier`: already when this was begun."""
+        """Handle the end of a run; `earlier` if an earlier command completed it."""
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Handle the passing of time; called about ten times a second."""
 
 
 def outcome_of(run: PlannedRun) -> Outcome | None:
-    """How it ended, if it did."""
-    with suppress(OSError, ValueError, TypeError):
-        return Outcome(**json.loads((run.folder / _OUTCOME).read_text()))
-    # Its process ended after that of the pool, which was killed.
+    """Return the stored outcome of a run; None if it is not completed."""
+    with suppress(UnreadableError, TypeError):
+        if (content := read_object(run.folder / _OUTCOME)) is not None:
+            return checked(Outcome(**content))
+    # The pool was killed before the run ended, and could not store the outcome.
     return Outcome("ended") if (run.folder / "summary.json").is_file() else None
 
 
 def run_all(
     runs: Sequence[PlannedRun], jobs: int, ranks: int, watcher: Watcher
 ) -> dict[Path, Outcome]:
-    """Run what is not finished, `jobs` at a time; the outcome of every run by its folder.
+    """Execute the unfinished runs, `jobs` at a time; return all outcomes by folder.
 
-    Interrupted, it ends the runs that are under way, which go on from their checkpoints next time.
+    An interrupt terminates the active runs; the next call resumes them from their checkpoints.
     """
     outcomes: dict[Path, Outcome] = {}
     waiting: list[PlannedRun] = []
@@ -81,7 +93,7 @@ def run_all(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedsys.reproduce.preload"])
     active: list[tuple[PlannedRun, BaseProcess, float]] = []
-    with _terminated_as_interrupted():
+    with _sigterm_as_interrupt():
         try:
             while waiting or active:
                 while waiting and len(active) < jobs:
@@ -91,43 +103,51 @@ def run_all(
                     process.start()
                     active.append((run, process, monotonic()))
                     watcher.started(run)
-                for one in [one for one in active if not one[1].is_alive()]:
-                    active.remove(one)
-                    run, process, began = one
-                    outcome = _outcome(run, process.exitcode, monotonic() - began)
+                for ended in [entry for entry in active if not entry[1].is_alive()]:
+                    active.remove(ended)
+                    run, process, start = ended
+                    outcome = _outcome(run, process.exitcode, monotonic() - start)
                     outcomes[run.folder] = outcome
                     watcher.finished(run, outcome, earlier=False)
                 watcher.tick()
                 sleep(0.1)
         finally:
-            _end([process for _, process, _ in active])
+            _terminate([process for _, process, _ in active])
     return outcomes
 
 
 def _outcome(run: PlannedRun, code: int | None, seconds: float) -> Outcome:
-    lines = (run.folder / OUTPUT).read_text(errors="replace").split("\n")
-    said = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-    made: Any = {
+    lines: list[str] = []
+    with suppress(OSError):  # the folder was removed
+        lines = (run.folder / OUTPUT).read_text(errors="replace").split("\n")
+    last_line = next((line for line in reversed(lines) if line.strip()), "no output")
+    origin: Any = {
         "commit": commit(),
         "machine": machine(),
         "date": today(),
         "seconds": round(seconds, 1),
     }
     if code == 0 and (run.folder / "summary.json").is_file():
-        outcome = Outcome("ended", "", **made)
-    elif code == 1 and "is not finite" in said:
-        outcome = Outcome("diverged", said.removeprefix("fedsys: "), **made)
+        outcome = Outcome("ended", "", **origin)
+    elif code == 1 and "is not finite" in last_line:
+        outcome = Outcome("diverged", last_line.removeprefix("fedsys: "), **origin)
     else:
-        return Outcome("failed", f"exit code {code}: {said.removeprefix('fedsys: ')}", **made)
-    write(run.folder / _OUTCOME, json.dumps(outcome.__dict__, indent=2) + "\n")
+        return Outcome(
+            "failed", f"exit code {code}: {last_line.removeprefix('fedsys: ')}", **origin
+        )
+    try:
+        write(run.folder / _OUTCOME, json.dumps(outcome.__dict__, indent=2) + "\n")
+    except OSError as error:
+        return Outcome("failed", f"cannot write to {run.folder}: {error.strerror}", **origin)
     return outcome
 
 
 def _run(run: PlannedRun, ranks: int) -> None:
-    """What the process of a run does: `fedsys ...`, or its launcher, with a file for its words."""
-    os.setsid()  # Ctrl-C is for the pool, which ends its runs in order
-    Thread(target=_end_with_the_pool, daemon=True).start()
-    output = os.open(run.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    """Execute `fedsys` or, with several ranks, its launcher, in the process of a run."""
+    tune_process()
+    os.setsid()  # Ctrl-C reaches only the pool, which then terminates its runs
+    Thread(target=_terminate_with_pool, daemon=True).start()
+    output = os.open(run.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)
     arguments = [*run.arguments, "hydra.mode=RUN", f"run.dir={_quoted(run.folder)}"]
@@ -136,14 +156,14 @@ def _run(run: PlannedRun, ranks: int) -> None:
 
         launch.main(["--standalone", f"--nproc-per-node={ranks}", *arguments])
         sys.exit(0)
-    from fedsys import cli
+    from fedsys.cli import main as cli
 
     sys.argv = ["fedsys", *arguments]
     cli.main()
 
 
-def _end_with_the_pool() -> None:
-    """Nobody waits for a run whose pool was killed, or interrupted while it started the run."""
+def _terminate_with_pool() -> None:
+    """Terminate this run when the pool exits, even if the pool was killed."""
     pool = multiprocessing.parent_process()
     assert pool is not None
     wait([pool.sentinel])
@@ -151,12 +171,12 @@ def _end_with_the_pool() -> None:
 
 
 def _quoted(path: Path) -> str:
-    """As a value in Hydra's grammar, whatever signs it has."""
+    """Return a path as a quoted value of Hydra's override grammar."""
     escaped = str(path.absolute()).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
-def _end(processes: Sequence[BaseProcess]) -> None:
+def _terminate(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         process.terminate()
     for process in processes:
@@ -167,8 +187,8 @@ def _end(processes: Sequence[BaseProcess]) -> None:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A polite request to end is Ctrl-C by another name."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C inside the block."""
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""On what machine, and from which commit, a number comes."""
+"""The machine and the commit that produced a result."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import torch
 
 import fedsys
 
+_CODE = ("fedsys", "conf", "papers/*/entries.yaml")
+
 
 @cache
 def commit() -> str:
-    """The commit of this code, with a + if files were changed since; the version of a wheel."""
+    """Return the commit of this code, with "+" for uncommitted changes, or the package version."""
     repository = Path(fedsys.__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -26,7 +28,7 @@ def commit() -> str:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != repository:
             return fedsys.__version__
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "fedsys", "conf")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return fedsys.__version__
@@ -34,7 +36,7 @@ def commit() -> str:
 
 @cache
 def machine() -> str:
-    """Processor, cores and torch in a line."""
+    """Describe cores, processor, GPUs and the version of torch in one line."""
     gpus = torch.cuda.device_count()
     gpu = f", {gpus} x {torch.cuda.get_device_name(0)}" if gpus else ""
     cpu = f"{cores()} core{'' if cores() == 1 else 's'} of {_processor()}"
@@ -42,14 +44,14 @@ def machine() -> str:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def today() -> str:
-    """The date, in UTC."""
+    """Return the current date in UTC."""
     return f"{datetime.now(UTC):%Y-%m-%d}"
 
 

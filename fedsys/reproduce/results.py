@@ -1,4 +1,4 @@
-"""What an entry came to: our numbers beside the paper's, and whether its claims hold."""
+"""The result of an entry: our numbers beside those of the paper, and the verdicts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from fedsys.core.errors import InputError
 from fedsys.report.configurations import spread
+from fedsys.report.table import markdown
 from fedsys.reproduce.claims import Verdict, verdicts
 from fedsys.reproduce.entries import Entry
 from fedsys.reproduce.lines import Line
 from fedsys.reproduce.pool import Outcome
-from fedsys.table import markdown
+from fedsys.training.redaction import redacted_override
+from fedsys.training.run_files import UnreadableError, read_object
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of ours, and the paper's if it prints one."""
+    """A measured number, and the number that the paper prints, if any."""
 
     panel: str
     line: str
@@ -35,13 +38,13 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the paper's."""
+        """Our number divided by the paper's."""
         return self.ours / self.paper if self.ours is not None and self.paper else None
 
 
 @dataclass(frozen=True)
-class Result:
-    """All that is kept of an entry besides its runs and its figure."""
+class EntryResult:
+    """Everything that is stored about an entry except its runs and its figure."""
 
     name: str
     scale: str
@@ -56,18 +59,23 @@ class Result:
     missing: list[str] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        """As JSON."""
-        from fedsys.runtime.run_directory import write
+        """Write the result as JSON."""
+        from fedsys.training.run_directory import write
 
         write(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: Path) -> Result:
-        """What `save` wrote."""
-        content: dict[str, Any] = json.loads(path.read_text())
-        content["cells"] = [Cell(**cell) for cell in content["cells"]]
-        content["verdicts"] = [Verdict(**verdict) for verdict in content["verdicts"]]
-        return cls(**content)
+    def load(cls, path: Path) -> EntryResult:
+        """Read a result that `save` has written."""
+        try:
+            content: dict[str, Any] = read_object(path) or {}
+            content["cells"] = [Cell(**cell) for cell in content["cells"]]
+            content["verdicts"] = [Verdict(**verdict) for verdict in content["verdicts"]]
+            result = cls(**content)
+            table(result), verdict_lines(result)  # these raise if a value has a wrong type
+            return result
+        except (UnreadableError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise InputError(f"{path} is not a result of fedsys-reproduce: {error}") from error
 
 
 def result_of(
@@ -77,20 +85,20 @@ def result_of(
     overrides: Sequence[str],
     lines: Sequence[Line],
     outcomes: Mapping[Path, Outcome],
-) -> Result:
-    """Numbers, verdicts and where they come from."""
+) -> EntryResult:
+    """Collect the numbers and verdicts of an entry, and the origin of its runs."""
     made = list(outcomes.values())
     failed = [f"{p.name}: {o.message}" for p, o in outcomes.items() if o.state == "failed"]
-    return Result(
+    return EntryResult(
         name,
         scale,
-        list(overrides),
+        [redacted_override(override) for override in overrides],
         sorted({o.commit for o in made if o.commit}),
         sorted({o.machine for o in made if o.machine}),
         max((o.date for o in made), default=""),
         len(made),
         sum(o.seconds for o in made),
-        [_cell(entry, line, metric) for line in lines for metric in entry.metrics],
+        [_cell(entry, line, metric) for line in lines for metric in (*entry.metrics, *entry.also)],
         [verdict for claim in entry.claims for verdict in verdicts(entry, claim, lines)],
         failed,
     )
@@ -108,7 +116,7 @@ def _cell(entry: Entry, line: Line, metric: str) -> Cell:
 
 
 def paper_number(entry: Entry, line: Line, metric: str) -> tuple[float | None, str]:
-    """What the paper prints for a line, and where it is from."""
+    """Return the number that the paper prints for a line, and its source."""
     for numbers in entry.numbers:
         fits = line.is_of(numbers.where) and numbers.metric == metric
         if fits and line.name in numbers.values:
@@ -116,8 +124,8 @@ def paper_number(entry: Entry, line: Line, metric: str) -> tuple[float | None, s
     return None, ""
 
 
-def table(result: Result) -> str:
-    """Markdown: the paper's number, ours, and the ratio."""
+def table(result: EntryResult) -> str:
+    """Return a markdown table: the paper's number, ours, and their ratio."""
     panels = any(cell.panel for cell in result.cells)
     head = [*(["panel"] if panels else []), "method", "metric", "paper", "ours", "ours / paper"]
     head += ["best setting", "settings tried", "seeds"]
@@ -138,8 +146,8 @@ def table(result: Result) -> str:
     return markdown(rows)
 
 
-def verdict_lines(result: Result) -> list[str]:
-    """The claims, and whether they hold."""
+def verdict_lines(result: EntryResult) -> list[str]:
+    """Return a line for each claim that says whether it holds."""
     return [
         f"{'holds' if v.holds else 'DOES NOT HOLD'}: {v.says}"
         f"{f' [{v.panel}]' if v.panel else ''}: {v.numbers}"

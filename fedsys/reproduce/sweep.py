@@ -1,10 +1,9 @@
-"""From an entry to its runs: the sweeps of the experiments, with seeds and overrides."""
+"""Plan the runs of an entry: the sweeps of its experiments, with seeds and overrides."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,35 +11,36 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsys import config
-from fedsys.cli import answer
-from fedsys.errors import InputError
+from fedsys.cli.hydra_errors import as_fedsys_error
+from fedsys.core.errors import InputError
 from fedsys.reproduce.entries import SCALES, Entry, Part
+from fedsys.training import config
+from fedsys.training.file_names import slug
+from fedsys.training.redaction import redacted
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-_NO_PART_OF_A_RESULT = ("seed", "run", "logger", "resume", "checkpoint", "objective")
+_IGNORED_SETTINGS = ("seed", "run", "logger", "resume", "checkpoint", "objective")
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """A run of an entry; its folder is named by its settings, so changed ones make another run."""
+    """A run of an entry; changed settings give another folder, hence another run."""
 
     folder: Path
     part: str
-    """The title of the part it belongs to."""
+    """Title of the part to which the run belongs."""
     tags: dict[str, str]
-    """What the sweep chose for it, by name."""
+    """Values that the sweep chose, by name of the setting."""
     arguments: tuple[str, ...]
-    """Of `fedsys`, without the folder."""
-
+    """Arguments of `fedsys`, without the run directory."""
     label: str = ""
-    """What tells it from the others."""
+    """Text that distinguishes the run from the others of the entry."""
 
 
 def scale_of(overrides: Sequence[str]) -> str:
-    """small, or what the overrides say."""
+    """Return the scale that the overrides choose, "small" by default."""
     given = dict(o.partition("=")[::2] for o in overrides if "=" in o)
     scale = given.get("scale", SCALES[0])
     if scale not in SCALES:
@@ -49,13 +49,13 @@ def scale_of(overrides: Sequence[str]) -> str:
 
 
 def count_runs(entry: Entry, overrides: Sequence[str]) -> int:
-    """How many runs there will be."""
+    """Return the number of runs of an entry."""
     with _hydra():
         return sum(len(_choices(entry, part, overrides)) for part in entry.parts)
 
 
 def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[PlannedRun]:
-    """Every run of an entry, in folders below `root`."""
+    """Return the runs of an entry, with folders below `root`."""
     runs = []
     fingerprints: dict[tuple[str, ...], str] = {}
     with _hydra() as compose:
@@ -65,24 +65,19 @@ def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[Pla
                 unseeded = tuple(a for a in arguments if not a.startswith("seed="))
                 if unseeded not in fingerprints:
                     fingerprints[unseeded] = _fingerprint(compose(unseeded))
-                tags = {k: v for k, v in choice if k != "scale"}
-                name = "_".join(tags.values())
-                slug = re.sub(r"[^\w.=+-]+", "-", name).strip("-_")[:80]
-                runs.append(
-                    PlannedRun(
-                        root / f"{slug}-{fingerprints[unseeded]}", part.title, tags, arguments
-                    )
-                )
+                tags = {k: redacted(v, k.rpartition(".")[2]) for k, v in choice if k != "scale"}
+                folder = root / f"{slug('_'.join(tags.values()))}-{fingerprints[unseeded]}"
+                runs.append(PlannedRun(folder, part.title, tags, arguments))
     if not runs:
         raise InputError(
-            "no run is left: the entry has none of the methods that algorithm= names, "
+            "the overrides leave no run: the entry has none of the methods that algorithm= names, "
             "or no such panel"
         )
     return _labelled(runs)
 
 
 def _labelled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """With the method, and whatever is not the same for all."""
+    """Label each run by its method and the settings that vary."""
     keys = dict.fromkeys(key for run in runs for key in run.tags)
     varied = {key for key in keys if len({run.tags.get(key) for run in runs}) > 1}
 
@@ -98,7 +93,7 @@ def _labelled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 def _choices(
     entry: Entry, part: Part, overrides: Sequence[str]
 ) -> list[tuple[tuple[str, str], ...]]:
-    """The jobs of a sweep; of two values for a setting the later counts, as in Hydra's sweeper."""
+    """Return the jobs of a sweep; a later value of a setting replaces an earlier one."""
     from hydra import compose
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -115,11 +110,11 @@ def _choices(
         given = [*part.overrides, *entry.overrides.get(scale, []), f"seed={seeds}", *overrides]
         parsed = parse([*swept.values(), *given])
     except HydraException as error:
-        raise answer(error) from error
+        raise as_fedsys_error(error) from error
     values: dict[str, list[str]] = {}
     for override in parsed:
         values[override.get_key_element()] = _values(override)
-    # What a part is about cannot be overridden, only picked: its methods, and what its title says.
+    # Overrides select among the methods of a part and the values in its title; they add none.
     for override in parse(part.overrides):
         own, key = _values(override), override.get_key_element()
         if key == "algorithm" or (part.title and len(own) == 1):
@@ -128,12 +123,12 @@ def _choices(
 
 
 def _first_seeds(listed: Sequence[str], count: int) -> str:
-    """So many of those that the experiment lists; from 0 on if it lists fewer."""
+    """Return the first `count` listed seeds, or 0, 1, ... if the experiment lists fewer."""
     return ",".join(listed[:count] if len(listed) >= count else map(str, range(count)))
 
 
 def _values(override: Override) -> list[str]:
-    """One, or all of a list."""
+    """Return the value of an override, or all values of a list."""
     if not override.is_sweep_override():
         return [override.get_value_element_as_str()]
     if not override.is_discrete_sweep():
@@ -144,7 +139,7 @@ def _values(override: Override) -> list[str]:
 
 @contextmanager
 def _hydra() -> Iterator[Any]:
-    """Hydra's composition of conf/, as a function of the overrides."""
+    """Initialise Hydra with conf/; yield a function from overrides to resolved settings."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -155,7 +150,7 @@ def _hydra() -> Iterator[Any]:
         try:
             return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise answer(error) from error
+            raise as_fedsys_error(error) from error
 
     config.register()
     GlobalHydra.instance().clear()
@@ -164,15 +159,18 @@ def _hydra() -> Iterator[Any]:
 
 
 def _fingerprint(settings: dict[str, Any]) -> str:
-    """Of all settings that a result depends on, but the seed."""
-    kept = {k: v for k, v in settings.items() if k not in _NO_PART_OF_A_RESULT}
-    text = json.dumps(_without_places(kept), sort_keys=True, default=str)
+    """Return a hash of all settings on which a result depends, except the seed."""
+    kept = {k: v for k, v in settings.items() if k not in _IGNORED_SETTINGS}
+    text = json.dumps(_without_locations(kept), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _without_places(settings: Any) -> Any:
-    """Where the data is kept is no part of a result, and its seed follows that of the run."""
+def _without_locations(settings: Any) -> Any:
+    """Drop the location of the data, which does not affect a result, and its seed.
+
+    The seed of the data follows that of the run.
+    """
     if not isinstance(settings, dict):
         return settings
-    places = {"root", "download", "seed"} if "root" in settings else set()
-    return {k: _without_places(v) for k, v in settings.items() if k not in places}
+    locations = {"root", "download", "seed"} if "root" in settings else set()
+    return {k: _without_locations(v) for k, v in settings.items() if k not in locations}

@@ -1,4 +1,4 @@
-"""What the clusters share. `make test-cluster` runs these tests; `make test` does not."""
+"""Fixtures of the cluster tests, which `make test-cluster` runs and `make test` does not."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from cluster.slurm import Slurm
 
 
 def pytest_sessionstart() -> None:
-    """Whoever ends the tests early gets the daemons, hosts and containers ended, too."""
+    """Turn SIGTERM into KeyboardInterrupt, so that daemons, hosts and containers are removed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def need(*programs: str) -> None:
-    """Fail, with the reason, where the machine cannot be a cluster: nothing else was asked for."""
+    """Fail, and do not skip, if this machine cannot run the cluster tests."""
     if os.geteuid() != 0:
-        pytest.fail("only root can make hosts and start SLURM")
+        pytest.fail("the cluster tests need root to create hosts and to start SLURM")
     missing = [program for program in programs if shutil.which(program) is None]
     if missing:
-        pytest.fail(f"there is no {', '.join(missing)} on this machine")
+        pytest.fail(f"missing programs: {', '.join(missing)}")
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of the same settings in a single process."""
+    """Return the run directory of the same settings in a single process."""
     folder = tmp_path_factory.mktemp("reference") / "run"
     run_in_one_process(folder, *SETTINGS)
     return folder
@@ -39,7 +39,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def make_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Hosts]]:
-    """Hosts with names and addresses of their own."""
+    """Yield a function that creates hosts with their own names and addresses."""
     need("ip", "nsenter", "unshare")
     made: list[Hosts] = []
 
@@ -48,7 +48,7 @@ def make_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[i
         try:
             made[-1].open()
         except OSError as error:
-            pytest.fail(f"this machine does not let us make hosts: {error}")
+            pytest.fail(f"cannot create hosts on this machine: {error}")
         return made[-1]
 
     yield make
@@ -60,7 +60,7 @@ def make_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[i
 def slurm(
     make_hosts: Callable[[int], Hosts], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Slurm]:
-    """A SLURM of two nodes."""
+    """Yield a SLURM cluster with two nodes."""
     need("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
     cluster = Slurm(make_hosts(2), tmp_path_factory.mktemp("slurm"))
     try:

@@ -1,4 +1,4 @@
-"""Containers on this machine, by docker or podman, and an image to build on without a registry."""
+"""Containers on this machine, by docker or podman, and a base image without a registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cluster.runs import REPOSITORY
 
 BASE = "localhost/debian:bookworm"
 
-# podman where cgroups are of the first kind and limits cannot be raised: this works elsewhere, too.
+# Settings for podman with cgroups v1 and fixed limits; they work elsewhere as well.
 _PODMAN = """[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
 [engine]
@@ -24,10 +24,10 @@ runtime = "runc"
 
 
 class Engine:
-    """docker if it answers, else podman; with the compose of either.
+    """docker if it responds, otherwise podman, with the compose command of either.
 
     Args:
-        folder: for the engine's settings.
+        folder: folder for the settings of the engine.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,19 +39,19 @@ class Engine:
             self._compose = [str(Path(sys.executable).parent / "podman-compose")]
         settings = folder / "containers.conf"
         settings.write_text(_PODMAN)
-        # The other format of podman's images has no health check.
+        # The OCI image format, podman's default, has no health check.
         variables = {"CONTAINERS_CONF": str(settings), "BUILDAH_FORMAT": "docker"}
         self.environment = {**os.environ, **variables}
 
     def missing(self) -> str:
-        """What this machine lacks to run containers, or nothing."""
+        """Return what this machine lacks to run containers, or an empty string."""
         for program in (self.name, self._compose[0]):
             if shutil.which(program) is None:
-                return f"there is no {Path(program).name} on this machine"
-        return "" if self._answers([self.name, "info"]) else f"{self.name} does not answer"
+                return f"missing program: {Path(program).name}"
+        return "" if self._answers([self.name, "info"]) else f"{self.name} does not respond"
 
     def say(self, *command: str) -> str:
-        """What the engine prints."""
+        """Run a command of the engine and return its output."""
         done = subprocess.run(
             [self.name, *command], env=self.environment, capture_output=True, text=True
         )
@@ -60,7 +60,7 @@ class Engine:
         return done.stdout.strip()
 
     def compose(self, project: str, *command: str, **variables: str) -> None:
-        """docker/compose.yaml, under a name of its own."""
+        """Run a compose command on docker/compose.yaml with its own project name."""
         file = REPOSITORY / "docker" / "compose.yaml"
         done = subprocess.run(
             [*self._compose, "-p", project, "-f", str(file), *command],
@@ -73,22 +73,22 @@ class Engine:
             raise OSError(f"compose {' '.join(command)}: {done.stdout[-2000:]}")
 
     def containers(self, project: str, service: str) -> list[dict[str, Any]]:
-        """All that is known of the containers of a service, by name."""
+        """Return the inspected containers of a service, sorted by name."""
         label = f"label=com.docker.compose.project={project}"
         service_label = f"label=com.docker.compose.service={service}"
         found = self.say("ps", "-aq", "--filter", label, "--filter", service_label).split()
-        inspected = [json.loads(self.say("inspect", one))[0] for one in found]
-        return sorted(inspected, key=lambda one: str(one["Name"]))
+        inspected = [json.loads(self.say("inspect", container))[0] for container in found]
+        return sorted(inspected, key=lambda container: str(container["Name"]))
 
     def is_healthy(self, container: dict[str, Any]) -> bool:
-        """What the image's health check says now; docker may not have asked it yet."""
+        """Run the health check of the image now; docker may not have run it yet."""
         check = container["Config"]["Healthcheck"]["Test"][1:]
-        own = ["healthcheck", "run", container["Id"]]
-        asks = own if self.name == "podman" else ["exec", container["Id"], *check]
-        return self._answers([self.name, *asks])
+        podman = ["healthcheck", "run", container["Id"]]
+        command = podman if self.name == "podman" else ["exec", container["Id"], *check]
+        return self._answers([self.name, *command])
 
     def base_image(self, folder: Path) -> str:
-        """An image with our version of Python: one that is here, can be fetched, or can be made."""
+        """Return an image with our version of Python: a local, a pulled or a bootstrapped one."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         public = f"docker.io/library/python:{version}-slim-bookworm"
         images = (BASE, public) if version == "3.11" else (public,)
@@ -98,7 +98,7 @@ class Engine:
         if self._answers([self.name, "pull", public]):
             return public
         if version != "3.11":
-            raise OSError(f"{public} cannot be fetched, and Debian's own Python is 3.11")
+            raise OSError(f"{public} cannot be pulled, and the Python of Debian is 3.11")
         return self._bootstrap(folder / "root")
 
     def _bootstrap(self, root: Path) -> str:
@@ -123,9 +123,9 @@ class Engine:
 
 
 def collect_wheels() -> None:
-    """Fill docker/wheels with all that the image installs, unless it is newer than what is pinned.
+    """Fill docker/wheels with all packages of the image, unless it is up to date.
 
-    The image is then built without a network, from what pip finds on this machine.
+    The image is then built without a network, from the wheels that pip finds on this machine.
     """
     folder = REPOSITORY / "docker" / "wheels"
     stamp = folder / ".collected"

@@ -1,4 +1,4 @@
-"""Several hosts on one machine: network namespaces with names and addresses of their own.
+"""Several hosts on one machine: network namespaces with their own names and addresses.
 
 They share the file system, as the hosts of a cluster share its storage.
 """
@@ -10,23 +10,23 @@ import subprocess
 from pathlib import Path
 
 INTERFACE = "eth0"
-# `ip netns exec` would put an empty /sys in the place of ours, in which slurmd looks for cgroups.
+# `ip netns exec` would mount a new /sys without the cgroups that slurmd needs.
 _INSIDE = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
 
 
 def ip(*arguments: str) -> None:
-    """`ip ...`, or an error that holds what it said."""
+    """Run `ip ...`; raise an error with its stderr if it fails."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
 class Hosts:
-    """Hosts called host1, host2, ... on one bridge; this machine is on it, too.
+    """Hosts named host1, host2, ... on one bridge, together with this machine.
 
     Attributes:
-        names: the hosts' names, which each of them can resolve.
-        gateway: the address of this machine among them.
+        names: names of the hosts; every host can resolve them.
+        gateway: address of this machine on the bridge.
     """
 
     def __init__(self, count: int, folder: Path) -> None:
@@ -37,7 +37,7 @@ class Hosts:
         self.gateway = f"{self._subnet}.254"
 
     def open(self) -> None:
-        """Make the bridge and the hosts."""
+        """Create the bridge and the hosts."""
         ip("link", "add", self._tag, "type", "bridge")
         ip("address", "add", f"{self.gateway}/24", "dev", self._tag)
         ip("link", "set", self._tag, "up")
@@ -53,28 +53,28 @@ class Hosts:
             ip("-n", space, "link", "set", "lo", "up")
 
     def close(self) -> None:
-        """Remove all of it, as far as it was made."""
+        """Remove everything that was created."""
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", self._space(name)], capture_output=True)
             subprocess.run(["ip", "link", "delete", self._cable(name)], capture_output=True)
         subprocess.run(["ip", "link", "delete", self._tag], capture_output=True)
 
     def address(self, name: str) -> str:
-        """The address of a host."""
+        """Return the address of a host."""
         return f"{self._subnet}.{self.names.index(name) + 1}"
 
     def on(self, name: str, *command: str) -> list[str]:
-        """A command as it is started on a host; the process keeps its number."""
+        """Return the command line that runs a command on a host, with the same process id."""
         inside = ["sh", "-c", _INSIDE, name, str(self._table), *command]
         space = f"--net=/run/netns/{self._space(name)}"
         return ["nsenter", space, "unshare", "--uts", "--mount", *inside]
 
     def cut_off(self, name: str) -> None:
-        """Pull the host's cable."""
+        """Disconnect a host from the bridge."""
         ip("link", "set", self._cable(name), "down")
 
     def restore(self, name: str) -> None:
-        """Put it back."""
+        """Connect a host to the bridge again."""
         ip("link", "set", self._cable(name), "up")
 
     def _space(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""A real SLURM of our own: a controller on this machine and a node on each host."""
+"""A private SLURM cluster: a controller on this machine and a node on each host."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cluster.hosts import Hosts
 
-# Jobs of `high` preempt those of `low`, which are put back into the queue. A job that was waits
-# cred_expire seconds (usually two minutes) until it may start again.
+# Jobs of `high` preempt jobs of `low`, which are requeued. A requeued job waits cred_expire seconds
+# (two minutes by default) before it can start again.
 _CONFIGURATION = """
 ClusterName=fedsys
 SlurmctldHost={here}({gateway})
@@ -48,7 +48,7 @@ PartitionName=high Nodes=ALL State=UP MaxTime=INFINITE PriorityTier=10
 
 
 class Slurm:
-    """munged, slurmctld and a slurmd on every host, with all their files in one folder."""
+    """munged, slurmctld and one slurmd per host, with all their files in one folder."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self._hosts = hosts
@@ -82,10 +82,10 @@ class Slurm:
         self._wait_for_nodes()
 
     def close(self) -> None:
-        """Cancel what runs, then end the daemons."""
-        subprocess.run(["scancel", "--user=root"], env=self._all(), capture_output=True)
+        """Cancel all jobs, then terminate the daemons."""
+        subprocess.run(["scancel", "--user=root"], env=self._environment(), capture_output=True)
         deadline = time.monotonic() + 40
-        while time.monotonic() < deadline and self._say("squeue", "--noheader", check=False):
+        while time.monotonic() < deadline and self._output("squeue", "--noheader", check=False):
             time.sleep(0.5)
         for daemon in reversed(self._daemons):
             daemon.terminate()
@@ -97,52 +97,54 @@ class Slurm:
                 daemon.wait()
 
     def submit(self, *arguments: str | Path, **variables: str) -> str:
-        """`sbatch ...`; the number of the job."""
-        return self._say("sbatch", "--parsable", *map(str, arguments), variables=variables)
+        """Run `sbatch ...`; return the job id."""
+        return self._output("sbatch", "--parsable", *map(str, arguments), variables=variables)
 
     def signal(self, job: str, name: str) -> None:
-        """What SLURM itself does before a job's time is over: a signal to its steps."""
-        self._say("scancel", f"--signal={name}", job)
+        """Send a signal to the steps of a job, as SLURM does before the time limit."""
+        self._output("scancel", f"--signal={name}", job)
 
     def show(self, job: str) -> dict[str, str]:
-        """JobState, Restarts, ExitCode, ... of a job."""
-        words = self._say("scontrol", "show", "job", job).split()
+        """Return JobState, Restarts, ExitCode, ... of a job."""
+        words = self._output("scontrol", "show", "job", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self, job: str, seconds: float) -> dict[str, str]:
-        """Until the job has ended for good."""
+        """Wait until a job has reached a final state; return its fields."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            seen = self.show(job)
-            if seen["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"):
-                return seen
+            fields = self.show(job)
+            if fields["JobState"] in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"):
+                return fields
             time.sleep(1)
         raise TimeoutError(f"job {job} is still {self.show(job)['JobState']} after {seconds} s")
 
     def _start(self, *command: str) -> None:
         log = (self._folder / "daemons.log").open("ab")
-        self._daemons.append(subprocess.Popen(command, env=self._all(), stdout=log, stderr=log))
+        self._daemons.append(
+            subprocess.Popen(command, env=self._environment(), stdout=log, stderr=log)
+        )
 
     def _wait_for_nodes(self) -> None:
         deadline = time.monotonic() + 120
         states: list[str] = []
         while time.monotonic() < deadline:
-            states = self._say("sinfo", "-N", "-h", "-p", "low", "-o", "%T", check=False).split()
+            states = self._output("sinfo", "-N", "-h", "-p", "low", "-o", "%T", check=False).split()
             if states == ["idle"] * len(self._hosts.names):
                 return
             time.sleep(0.5)
         log = (self._folder / "daemons.log").read_text()[-2000:]
         raise TimeoutError(f"the nodes are {states or 'unknown'} after two minutes: {log}")
 
-    def _say(
+    def _output(
         self, *command: str, check: bool = True, variables: Mapping[str, str] | None = None
     ) -> str:
         done = subprocess.run(
-            command, env=self._all() | dict(variables or {}), capture_output=True, text=True
+            command, env=self._environment() | dict(variables or {}), capture_output=True, text=True
         )
         if check and done.returncode != 0:
             raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
         return done.stdout.strip()
 
-    def _all(self) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         return {**os.environ, **self.environment}

@@ -1,4 +1,4 @@
-"""docker/compose.yaml: a container per client, one of which is killed."""
+"""docker/compose.yaml with one container per client, of which one is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLIENTS = 4
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
-    """An engine that has the image."""
+    """Return an engine that has built the image."""
     folder = tmp_path_factory.mktemp("engine")
     engine = Engine(folder)
     if engine.missing():
@@ -35,7 +35,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     try:
         base = engine.base_image(folder)
     except OSError as error:
-        pytest.fail(f"there is no image to build on: {error}")
+        pytest.fail(f"no base image: {error}")
     collect_wheels()
     engine.compose(PROJECT, "build", BASE=base, PIP_ARGS="--no-index")
     return engine
@@ -43,7 +43,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture
 def run_folder(engine: Engine, tmp_path: Path) -> Iterator[Path]:
-    """The run directory of a cluster of containers that has just been started."""
+    """Start the containers and yield their run directory."""
     runs, data = tmp_path / "runs", tmp_path / "data"
     for folder in (runs, data):
         folder.mkdir()
@@ -63,12 +63,12 @@ def run_folder(engine: Engine, tmp_path: Path) -> Iterator[Path]:
         engine.compose(PROJECT, "down", "--volumes", "--timeout", "20", **variables)
 
 
-def said(engine: Engine) -> str:
+def logs(engine: Engine) -> str:
     clients = engine.containers(PROJECT, "client")
-    return "\n".join(f"{one['Name']}: {engine.say('logs', one['Id'])}" for one in clients)
+    return "\n".join(f"{c['Name']}: {engine.say('logs', c['Id'])}" for c in clients)
 
 
-def test_a_container_that_was_killed_comes_back_and_the_run_ends_as_if_it_had_never_died(
+def test_a_killed_container_is_restarted_and_the_result_is_that_of_an_undisturbed_run(
     engine: Engine, run_folder: Path, reference: Path
 ) -> None:
     frozen = freeze_after_checkpoint(run_folder)
@@ -76,20 +76,21 @@ def test_a_container_that_was_killed_comes_back_and_the_run_ends_as_if_it_had_ne
     assert len(clients) == CLIENTS
     assert engine.is_healthy(clients[0])
     assert engine.say("exec", clients[0]["Id"], "id", "-u") == "1000"
-    # As when its machine lost power: the engine is not asked, and starts it again by itself.
+    # As in a power failure: the engine is not involved in the kill, and restarts the container.
     os.kill(clients[-1]["State"]["Pid"], signal.SIGKILL)
     thaw(frozen)
-    everything = [("client", CLIENTS), ("rendezvous", 1)]
 
     def has_ended() -> bool:
         states = [
-            one["State"] for service, _ in everything for one in engine.containers(PROJECT, service)
+            container["State"]
+            for service in ("client", "rendezvous")
+            for container in engine.containers(PROJECT, service)
         ]
         return all(state["Status"] == "exited" and state["ExitCode"] == 0 for state in states)
 
     try:
         wait_until("the end of all containers", has_ended, PATIENCE)
     except TimeoutError as error:
-        raise AssertionError(said(engine)) from error
-    assert "continued from step" in said(engine)
+        raise AssertionError(logs(engine)) from error
+    assert "continued from step" in logs(engine)
     assert_same_variables(run_folder, reference)

@@ -1,4 +1,4 @@
-"""A rank dies or hangs and nobody starts it again: how soon the others end, and with one line."""
+"""A rank dies or hangs and is not restarted: the others exit within the timeout, with one line."""
 
 from __future__ import annotations
 
@@ -26,44 +26,44 @@ SETTINGS = ("algorithm=local_sgda", "problem=quadratic_game", "rounds=10000000",
 
 @dataclass(frozen=True)
 class Loss:
-    """What happens to which rank; `wire` is how they exchange vectors."""
+    """The failure of a rank; `transport` is that of the vectors."""
 
     timeout: int
     signal: str
     victim: int
     starter: str = "srun"
-    wire: str = "sockets"
+    transport: str = "sockets"
 
     def __str__(self) -> str:
-        return f"{self.signal}-rank{self.victim}-{self.starter}-{self.wire}-{self.timeout}s"
+        return f"{self.signal}-rank{self.victim}-{self.starter}-{self.transport}-{self.timeout}s"
 
 
 LOSSES = [
     Loss(60, "SIGSTOP", 2),
     Loss(5, "SIGKILL", 2),
     Loss(60, "SIGKILL", 2),
-    Loss(60, "SIGKILL", 0),  # which keeps the store
-    Loss(60, "SIGKILL", 1, wire="memory"),
+    Loss(60, "SIGKILL", 0),  # rank 0 hosts the store
+    Loss(60, "SIGKILL", 1, transport="memory"),
     Loss(5, "SIGKILL", 3, starter="launcher"),
     Loss(60, "SIGKILL", 3, starter="launcher"),
     Loss(5, "SIGSTOP", 2),
-    Loss(5, "SIGSTOP", 1, wire="memory"),
+    Loss(5, "SIGSTOP", 1, transport="memory"),
     Loss(5, "SIGSTOP", 1, starter="launcher"),
 ]
 
 
 @dataclass
 class Outcome:
-    """Seconds until the last one ended, exit codes, and what the others said that is no result."""
+    """Seconds until the last rank exited, exit codes, and output other than progress."""
 
     seconds: float
     codes: set[int]
-    said: list[str]
+    messages: list[str]
 
 
 def start(loss: Loss, folder: Path) -> list[subprocess.Popen[bytes]]:
-    """The ranks, as srun starts them, or one launcher of them."""
-    memory = f"communicator.shared_memory={loss.wire == 'memory'}"
+    """Start the ranks as srun does, or one launcher."""
+    memory = f"communicator.shared_memory={loss.transport == 'memory'}"
     run = (f"run.dir={folder / 'run'}", f"communicator.timeout={loss.timeout}", memory)
     fedsys = [sys.executable, "-m", "fedsys", *SETTINGS, "checkpoint.every=100", *run]
     if loss.starter == "launcher":
@@ -86,7 +86,7 @@ def start(loss: Loss, folder: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def lose(loss: Loss, folder: Path) -> Outcome:
-    """Disturb a run and wait for the end of all but the victim."""
+    """Disturb a run and wait until all ranks except the victim have exited."""
     started = start(loss, folder)
     try:
         wait_until("a checkpoint", lambda: newest_checkpoint(folder / "run") > "", PATIENCE)
@@ -109,28 +109,30 @@ def lose(loss: Loss, folder: Path) -> Outcome:
                 process.kill()
             process.wait()
     lines = [line for out in folder.glob("*.out") for line in out.read_text().splitlines()]
-    told = ("local_sgda on", "round ")
-    return Outcome(seconds, codes, [line for line in lines if not line.startswith(told)])
+    progress = ("local_sgda on", "round ")
+    return Outcome(seconds, codes, [line for line in lines if not line.startswith(progress)])
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Loss, Outcome]:
-    """Three at once: most of it is waiting."""
+    """Run three trials at a time; most of the time they wait."""
     folders = [tmp_path_factory.mktemp(str(loss)) for loss in LOSSES]
     with ThreadPoolExecutor(3) as pool:
         return dict(zip(LOSSES, pool.map(lose, LOSSES, folders), strict=True))
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
-def test_when_a_rank_is_lost_the_others_end_in_time_with_one_line(
+def test_when_a_rank_is_lost_the_others_exit_within_the_timeout_with_one_line(
     outcomes: dict[Loss, Outcome], loss: Loss, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = outcomes[loss]
     with capsys.disabled():
-        print(f"\n{loss}: all others ended after {outcome.seconds:.1f} s")
-    assert outcome.codes == {1}, outcome.said
+        print(f"\n{loss}: all others exited after {outcome.seconds:.1f} s")
+    assert outcome.codes == {1}, outcome.messages
     assert outcome.seconds < loss.timeout + GRACE
-    (line,) = outcome.said
-    is_seen = (loss.starter, loss.signal) == ("launcher", "SIGKILL")
-    ending = "was ended by SIGKILL" if is_seen else "is lost: it died, hangs or was cut off ("
+    (line,) = outcome.messages
+    launcher_reports = (loss.starter, loss.signal) == ("launcher", "SIGKILL")
+    ending = (
+        "was ended by SIGKILL" if launcher_reports else "is lost: it died, hangs or was cut off ("
+    )
     assert line.startswith(f"fedsys: rank {loss.victim} ({socket.gethostname()}) {ending}")

@@ -1,4 +1,4 @@
-"""Three hosts with a network between them, one of which is cut off, or dies, and comes back."""
+"""Three hosts on a network; one of them is disconnected or dies, and comes back."""
 
 from __future__ import annotations
 
@@ -16,62 +16,63 @@ import pytest
 from cluster.hosts import INTERFACE, Hosts
 from cluster.runs import (
     PATIENCE,
-    REPOSITORY,
-    SETTINGS,
     assert_same_variables,
     children,
-    environment,
     freeze_after_checkpoint,
+    log_of,
     newest_checkpoint,
     ranks_of,
+    start_torchrun,
     thaw,
     wait_until,
 )
+
+SECRET = "a secret of the three hosts"
 
 pytestmark = pytest.mark.timeout(3 * PATIENCE)
 
 
 class Launchers:
-    """launch/torchrun.sh on every host; one that ends too early is started again, as by systemd.
+    """launch/torchrun.sh on every host; a launcher that fails is restarted, as by systemd.
 
     Args:
-        hosts: where they run.
+        hosts: the hosts.
         folder: the run directory.
         nodes: NNODES, a number or MIN:MAX.
     """
 
     def __init__(self, hosts: Hosts, folder: Path, nodes: str) -> None:
-        self.hosts, self._folder, self._nodes = hosts, folder, nodes
+        self.hosts, self.folder, self._nodes = hosts, folder, nodes
         self._running = {name: self._start(name) for name in hosts.names}
 
-    def said(self, name: str) -> str:
-        """What the launcher of a host and its rank have printed."""
-        return (self._folder.parent / f"{name}.out").read_text()
+    def output(self, name: str) -> str:
+        """Return the output of the launcher of a host and of its rank."""
+        return log_of(self.folder, name).read_text()
 
     def kill(self, name: str) -> None:
-        """The launcher of a host and its rank, as by a loss of power."""
+        """Kill the launcher of a host and its rank, as a power failure would."""
         launcher = self._running.pop(name)
         for process in (launcher.pid, *children(launcher.pid)):
             os.kill(process, signal.SIGKILL)
         launcher.wait()
 
     def start(self, name: str) -> None:
-        """Once more, on a host whose launcher was killed."""
+        """Start a launcher on a host whose launcher was killed."""
         self._running[name] = self._start(name)
 
     def wait(self, seconds: float) -> None:
-        """Until all have ended well."""
+        """Wait until all launchers have succeeded."""
         deadline = time.monotonic() + seconds
         while any(launcher.poll() != 0 for launcher in self._running.values()):
-            said = "\n".join(f"{name}: {self.said(name)}" for name in self.hosts.names)
-            assert time.monotonic() < deadline, f"not ended within {seconds} s\n{said}"
+            output = "\n".join(f"{name}: {self.output(name)}" for name in self.hosts.names)
+            assert time.monotonic() < deadline, f"not finished within {seconds} s\n{output}"
             for name, launcher in self._running.items():
                 if launcher.poll() not in (None, 0):
                     self._running[name] = self._start(name)
             time.sleep(0.5)
 
     def close(self) -> None:
-        """End what still runs, and the ranks with it."""
+        """Terminate the remaining launchers and their ranks."""
         for launcher in self._running.values():
             launcher.terminate()
         for launcher in self._running.values():
@@ -80,22 +81,19 @@ class Launchers:
             except subprocess.TimeoutExpired:
                 launcher.kill()
                 launcher.wait()
-        for process in ranks_of(self._folder.name):
+        for process in ranks_of(self.folder.name):
             os.kill(process, signal.SIGKILL)
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
-        script = REPOSITORY / "launch" / "torchrun.sh"
-        run = (*SETTINGS, f"run.dir={self._folder}", "communicator.timeout=15")
-        where = {"NNODES": self._nodes, "RDZV_ENDPOINT": "host1:29400"}
-        how = {"RANKS": "1", "IFNAME": INTERFACE, "MAX_RESTARTS": "3"}
-        with (self._folder.parent / f"{name}.out").open("ab") as log:
-            return subprocess.Popen(
-                self.hosts.on(name, str(script), *run),
-                env=environment() | where | how,
-                cwd=self._folder.parent,
-                stdout=log,
-                stderr=log,
-            )
+        variables = {
+            "NNODES": self._nodes,
+            "RANKS": "1",
+            "RDZV_ENDPOINT": "host1:29400",
+            "IFNAME": INTERFACE,
+            "MAX_RESTARTS": "3",
+            "FEDSYS_SECRET": SECRET,
+        }
+        return start_torchrun(self.hosts, name, self.folder, variables, "communicator.timeout=15")
 
 
 @pytest.fixture(scope="module")
@@ -112,39 +110,39 @@ def launched(hosts: Hosts, folder: Path, nodes: str) -> Iterator[Launchers]:
         launchers.close()
 
 
-def test_a_host_that_was_cut_off_comes_back_and_the_run_ends_as_if_it_had_never_left(
+def lose_host3(launchers: Launchers, lose: Callable[[str], None], message: str) -> None:
+    """Lose host3 after a checkpoint, and wait until one of the others prints a message."""
+    frozen = freeze_after_checkpoint(launchers.folder)
+    lose("host3")
+    thaw(frozen)
+    others = ("host1", "host2")
+    wait_until(
+        f"the message {message!r}",
+        lambda: any(message in launchers.output(name) for name in others),
+        PATIENCE,
+    )
+
+
+def test_after_a_host_was_disconnected_and_came_back_the_result_is_that_of_an_undisturbed_run(
     hosts: Hosts, tmp_path: Path, reference: Path
 ) -> None:
     folder = tmp_path / "three-hosts"
     with launched(hosts, folder, "3") as launchers:
-        frozen = freeze_after_checkpoint(folder)
-        hosts.cut_off("host3")
-        thaw(frozen)
-        wait_until(
-            "a line that names the lost host",
-            lambda: any("(host3) is lost" in launchers.said(name) for name in ("host1", "host2")),
-            PATIENCE,
-        )
+        lose_host3(launchers, hosts.cut_off, "(host3) is lost")
         hosts.restore("host3")
         launchers.wait(PATIENCE)
-        assert any("continued from step" in launchers.said(name) for name in hosts.names)
+        assert any("continued from step" in launchers.output(name) for name in hosts.names)
     assert_same_variables(folder, reference)
 
 
-def test_the_clients_of_a_host_that_died_are_hosted_by_the_others_until_it_comes_back(
+def test_the_other_hosts_take_over_the_clients_of_a_dead_host_until_it_comes_back(
     hosts: Hosts, tmp_path: Path, reference: Path
 ) -> None:
     folder = tmp_path / "one-to-three-hosts"
     with launched(hosts, folder, "1:3") as launchers:
-        frozen = freeze_after_checkpoint(folder)
-        launchers.kill("host3")
-        thaw(frozen)
-        wait_until(
-            "all clients on two hosts",
-            lambda: any("4 clients on 2 ranks" in launchers.said(name) for name in hosts.names),
-            PATIENCE,
-        )
-        freeze_after_checkpoint(folder, newest_checkpoint(folder))  # until the launchers end it
+        lose_host3(launchers, launchers.kill, "4 clients on 2 ranks")
+        # The launchers terminate the stopped rank when host3 joins.
+        freeze_after_checkpoint(folder, newest_checkpoint(folder))
         launchers.start("host3")
         launchers.wait(PATIENCE)
     assert json.loads((folder / "summary.json").read_text())["ranks"] == 3

@@ -1,4 +1,4 @@
-"""Jobs of a real SLURM with two nodes: preempted, requeued before their time is over, a sweep."""
+"""Jobs on a SLURM cluster of two nodes: preemption, requeueing before the time limit, a sweep."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def submit(slurm: Slurm, folder: Path, *options: str) -> str:
     return slurm.submit(output, f"--chdir={folder.parent}", *options, SCRIPT, *run, **variables)
 
 
-def said(folder: Path) -> str:
+def output_of(folder: Path) -> str:
     return folder.with_suffix(".out").read_text()
 
 
-def test_a_preempted_torchrun_job_goes_on_when_the_nodes_are_free(
+def test_a_preempted_torchrun_job_continues_when_the_nodes_are_free(
     slurm: Slurm, tmp_path: Path, reference: Path
 ) -> None:
     folder = tmp_path / "preempted"
     job = submit(slurm, folder, "--partition=low", "--exclusive")
-    freeze_after_checkpoint(folder)  # SLURM wakes it with SIGCONT before SIGTERM
+    freeze_after_checkpoint(folder)  # SLURM sends SIGCONT before SIGTERM
     urgent = slurm.submit(
         "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"
     )
     assert slurm.wait(urgent, PATIENCE)["JobState"] == "COMPLETED"
-    seen = slurm.wait(job, PATIENCE)
-    assert (seen["JobState"], seen["Restarts"]) == ("COMPLETED", "1"), said(folder)
-    assert "4 clients on 4 ranks by gloo" in said(folder)
-    assert "continued from step" in said(folder)
+    fields = slurm.wait(job, PATIENCE)
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), output_of(folder)
+    assert "4 clients on 4 ranks by gloo" in output_of(folder)
+    assert "continued from step" in output_of(folder)
     assert_same_variables(folder, reference)
 
 
-def test_a_job_of_plain_tasks_is_requeued_before_its_time_is_over(
+def test_a_job_of_plain_tasks_is_requeued_before_its_time_limit(
     slurm: Slurm, tmp_path: Path, reference: Path
 ) -> None:
     folder = tmp_path / "requeued"
@@ -61,18 +61,21 @@ def test_a_job_of_plain_tasks_is_requeued_before_its_time_is_over(
     frozen = freeze_after_checkpoint(folder)
     slurm.signal(job, "USR1")
     thaw(frozen)
-    seen = slurm.wait(job, PATIENCE)
-    assert (seen["JobState"], seen["Restarts"]) == ("COMPLETED", "1"), said(folder)
-    assert f"slurm.sbatch: job {job} goes back into the queue" in said(folder)
-    assert "continued from step" in said(folder)
+    fields = slurm.wait(job, PATIENCE)
+    assert (fields["JobState"], fields["Restarts"]) == ("COMPLETED", "1"), output_of(folder)
+    assert f"slurm.sbatch: job {job} goes back into the queue" in output_of(folder)
+    assert "continued from step" in output_of(folder)
     assert_same_variables(folder, reference)
 
 
-def test_a_sweep_submits_a_job_for_each_of_its_runs(slurm: Slurm, tmp_path: Path) -> None:
+def test_a_sweep_submits_one_job_per_run(slurm: Slurm, tmp_path: Path) -> None:
     short = (*SETTINGS, "rounds=20", "seed=3")
     sweep = ("--multirun", "hydra/launcher=submitit_slurm", "algorithm.local_steps=5,10")
     nodes = ("partition=low", "nodes=2", "tasks_per_node=1", "timeout_min=10")
-    options = [f"hydra.sweep.dir={tmp_path}/sweep", *(f"hydra.launcher.{one}" for one in nodes)]
+    options = [
+        f"hydra.sweep.dir={tmp_path}/sweep",
+        *(f"hydra.launcher.{option}" for option in nodes),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "fedsys", *sweep, *options, *short],
         cwd=tmp_path,

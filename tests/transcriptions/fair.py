@@ -1,4 +1,8 @@
-"""FedReg, FedMinMax and FCFL (baselines.md, section 6), clients weighted alike."""
+"""FedReg, FedMinMax and FCFL, with uniform client weights.
+
+FedReg is a baseline of Li et al. (2022), arXiv:2205.01608, Section 6. FedMinMax is by Papadaki et
+al. (FAccT 2022) and FCFL by Cui et al. (NeurIPS 2021).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedBiO and FedBiOAcc (fedbio.txt, Algorithms 1 and 2); averages when t mod I = 0, t from 1."""
+"""FedBiO and FedBiOAcc (Li et al., 2022, Algorithms 1 and 2); averages if t mod I = 0, t from 1."""
 
 from __future__ import annotations
 

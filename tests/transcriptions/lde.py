@@ -1,4 +1,4 @@
-"""Local dual extrapolation (faster-rates-federated-vi.txt, eq. 13)."""
+"""Local dual extrapolation (Wang and Kale, 2026, eq. 13)."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ def lde(
             z = [sum(z) / machines for _ in range(machines)]
         u = [mirror(z[m], (t + 1) * lr) for m in range(machines)]
         visited.append(np.stack(v))
-        yield {"z": np.stack(z), "u": np.stack(u), "v_o": np.mean(visited, axis=0)}
+        yield {"z": np.stack(z), "u": np.stack(u), "x_o": np.mean(visited, axis=0)}

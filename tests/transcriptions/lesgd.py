@@ -1,4 +1,4 @@
-"""LESGD (faster-rates-federated-vi.txt, eq. 4); with K = 1 it is extra-gradient."""
+"""LESGD (Wang and Kale, 2026, eq. 4); with K = 1 it is extra-gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LIPPAX and SLIPPAX (faster-rates-federated-vi.txt, Algorithms 1 and 2)."""
+"""LIPPAX and SLIPPAX (Wang and Kale, 2026, Algorithms 1 and 2)."""
 
 from __future__ import annotations
 

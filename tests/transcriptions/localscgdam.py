@@ -1,4 +1,4 @@
-"""LocalSCGDAM (localscgdam.txt, Algorithm 1); eta_t and gamma_t may depend on t."""
+"""LocalSCGDAM (Zhang et al., NeurIPS 2023, Algorithm 1); eta_t and gamma_t may depend on t."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LocalSGDAM: Momentum Local SGDA (Sharma et al. 2022) with the letters of localscgdam.txt."""
+"""LocalSGDAM: Momentum Local SGDA (Sharma et al. 2022) in the letters of LocalSCGDAM."""
 
 from __future__ import annotations
 

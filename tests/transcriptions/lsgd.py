@@ -1,4 +1,4 @@
-"""LSGD (faster-rates-federated-vi.txt, eq. 11); with K = 1 it is GDA on the mean operator."""
+"""LSGD (Wang and Kale, 2026, eq. 11); with K = 1 it is GDA on the mean operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ProxSkip-VIP-FL and ProxSkip-L-SVRGDA-FL (proxskip-vip.txt, Algorithms 2 and 4).
+"""ProxSkip-VIP-FL and ProxSkip-L-SVRGDA-FL (Zhang et al., ICLR 2024, Algorithms 2 and 4).
 
 The last line has p / gamma, as Algorithms 1 and 4 do; Algorithm 2 prints p / 2.
 """

@@ -26,13 +26,13 @@ def sagda(
     x_r, y_r = x0, y0
     t, sample = 0, (0, first)
     while t < steps:
-        at_start = [G(i, x_r, y_r, *sample) for i in range(n)]
-        vx, vy = mean([gx for gx, _ in at_start]), mean([gy for _, gy in at_start])
+        initial = [G(i, x_r, y_r, *sample) for i in range(n)]
+        vx, vy = mean([gx for gx, _ in initial]), mean([gy for _, gy in initial])
         x, y = [x_r] * n, [y_r] * n
         for _ in range(min(K, steps - t)):
             for i in range(n):
                 gx, gy = G(i, x[i], y[i], t, 0)
-                own_x, own_y = G(i, x_r, y_r, t, 0) if anew else at_start[i]
+                own_x, own_y = G(i, x_r, y_r, t, 0) if anew else initial[i]
                 x[i] = x[i] - lr_x * (gx - own_x + vx)
                 y[i] = y[i] + lr_y * (gy - own_y + vy)
             t += 1

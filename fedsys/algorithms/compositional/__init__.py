@@ -1,0 +1,1 @@
+"""Methods for compositional min-max problems."""

@@ -1,0 +1,1 @@
+"""Computation for all clients that a rank hosts at once."""

@@ -1,0 +1,1 @@
+"""Contracts: what algorithms, problems and communicators agree on."""

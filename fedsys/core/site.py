@@ -1,0 +1,38 @@
+"""Where an oracle lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsys.core.placement import Placement
+from fedsys.system.memory import to_device
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an oracle lives: which clients it serves, with which numbers, on which device."""
+
+    placement: Placement = field(default_factory=lambda: Placement(1))
+    seed: int = 0
+    dtype: torch.dtype = torch.float32
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kind: str | None = None
+    """What the algorithm solves, for problems that can be posed in more than one way."""
+
+    @property
+    def hosted(self) -> range:
+        """The clients hosted here."""
+        return self.placement.hosted
+
+    def convert(self, values: np.ndarray) -> Tensor:
+        """An array in this site's numbers."""
+        return to_device(values, self.device).to(self.dtype)
+
+    def rows(self, point: Tensor) -> Tensor:
+        """One point [d] as the row of every hosted client, in this site's numbers."""
+        point = point.to(dtype=self.dtype, device=self.device)
+        return point.expand(len(self.hosted), -1)

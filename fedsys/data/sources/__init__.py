@@ -1,0 +1,1 @@
+"""Public data sets and how their files are read."""

@@ -1,0 +1,1 @@
+"""Problems defined by a user's functions."""

@@ -1,0 +1,1 @@
+"""Problems that train a neural network on a data set."""

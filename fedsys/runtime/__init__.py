@@ -1,1 +1,0 @@
-"""How a run is started, kept and finished."""

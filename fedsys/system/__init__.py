@@ -1,0 +1,1 @@
+"""The process and its libraries: memory, log output and optional imports."""

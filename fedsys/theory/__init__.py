@@ -1,0 +1,1 @@
+"""Step sizes and bounds of theorems: one file per paper, constants in, numbers out."""

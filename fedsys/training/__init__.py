@@ -1,0 +1,1 @@
+"""Running, evaluating and recording: the runner, checkpoints and the run directory."""

@@ -1,0 +1,57 @@
+"""The figure of a run: every metric against communication rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import nan
+from pathlib import Path
+
+from fedsys.core.metrics import Record, importance, metric, metrics_of
+
+_PANEL = (4.2, 3.4)
+_LARGEST_VALUE = 1e100
+"""The ticks of a logarithmic axis up to nearly 1e308 overflow, and cannot be drawn."""
+_LAST_GLYPH, _LONGEST_TEXT = 0x2FFF, 200
+
+
+def plot(records: list[Record], path: Path, title: str) -> None:
+    """Draw one panel per metric and write the figure to `path`."""
+    from matplotlib.figure import Figure
+
+    names = sorted({name for record in records for name in metrics_of(record)}, key=importance)
+    width, height = _PANEL[0] * len(names), _PANEL[1]
+    figure = Figure(figsize=(width, height))
+    # Fixed margins in inches: a layout engine takes as long as the drawing itself.
+    room = {"left": 0.85 / width, "right": 1 - 0.15 / width}
+    room |= {"bottom": 0.55 / height, "top": 1 - 0.45 / height, "wspace": 0.42}
+    panels = figure.subplots(1, len(names), squeeze=False, gridspec_kw=room)
+    for name, panel in zip(names, panels[0], strict=True):
+        points = [(r["round"], r[name]) for r in records if name in r]
+        rounds = [at for at, _ in points]
+        values = drawable(value for _, value in points)
+        panel.plot(rounds, values, marker="." if len(points) < 40 else "")
+        if metric(name).vanishes:
+            positive = [value for value in values if value > 0]
+            if positive and max(positive) > 10 * min(positive):
+                panel.set_yscale("log", nonpositive="mask")
+            else:  # a logarithmic axis would exaggerate a change of less than a decade
+                panel.set_ylim(bottom=0)
+        panel.set_xlabel("communication round")
+        panel.set_ylabel(picture_text(name))
+        panel.grid(alpha=0.3)
+    figure.suptitle(picture_text(title))
+    figure.savefig(path, dpi=110)
+
+
+def drawable(values: Iterable[float]) -> list[float]:
+    """Return the values with NaN for those of a diverged run that are too large to draw."""
+    return [value if abs(value) <= _LARGEST_VALUE else nan for value in values]
+
+
+def picture_text(text: str) -> str:
+    """Return a text that matplotlib draws literally: no formula, no glyph missing in its font."""
+    fits = [c if c.isprintable() and ord(c) < _LAST_GLYPH else "?" for c in text[:_LONGEST_TEXT]]
+    plain = "".join(fits).replace("$", r"\$")
+    return (
+        f" {plain}" if plain.startswith("_") else plain
+    )  # a legend omits labels that start with _

@@ -1,0 +1,61 @@
+"""The entries of summary.json that are computed at the end of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+from fedsys.communication import Communicator
+from fedsys.communication.values import dict_of, integer, list_of, real
+from fedsys.core.metrics import Record, metric, metrics_of
+from fedsys.training.result import Result
+
+
+def numbers(algorithm: Any) -> dict[str, Any]:
+    """Return the hyperparameters that were used."""
+    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
+    return {n: _plain(v) for n, v in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return the fields of a schedule or a matrix rule, any other value as it is."""
+    is_record = is_dataclass(value) and not isinstance(value, type)
+    return asdict(value) if is_record else value
+
+
+def theory(result: Result) -> dict[str, Any] | None:
+    """Return the constants of the theory, and its bound with the measured value."""
+    if result.theory is None:
+        return None
+    found: dict[str, Any] = {
+        "constants": result.theory.constants.finite(),
+        "finite_sum": result.theory.finite_sum,
+    }
+    bound, gap = result.algorithm.bound(result.theory), result.records[-1].get("average_gap")
+    if bound is not None and gap is not None:
+        found["bound"] = {"at_most": bound, "average_gap": gap, "holds": gap <= bound}
+    return found
+
+
+def best(records: list[Record]) -> Record:
+    """Return the best value of each metric of the test set."""
+    found: Record = {}
+    for record in records:
+        for name, value in metrics_of(record).items():
+            if name.startswith("test_"):
+                found[name] = metric(name).best((value, found.get(name, value)))
+    return found
+
+
+def outcome(communicator: Communicator, result: Result) -> tuple[object, ...]:
+    """Return what a rank sends to the others after its run, for `parse_outcome`."""
+    dropped = list(communicator.dropped.items())
+    return communicator.traffic.seconds_waited, dropped, result.records[-1:]
+
+
+def parse_outcome(value: Any) -> tuple[float, Counter[int], list[dict[str, float]]]:
+    """Return the seconds that a rank waited, its drops by client, and its last record."""
+    waited, dropped, records = value
+    counts = {integer(client): integer(count) for client, count in dropped}
+    return real(waited), Counter(counts), list_of(dict_of(real))(records)

@@ -1,0 +1,9 @@
+"""Import once, in the fork server, the modules that ranks need."""
+
+import hydra  # noqa: F401
+import torch.distributed.checkpoint  # noqa: F401
+
+from fedsys.cli import main as cli  # noqa: F401
+from fedsys.system.compat import torchmetrics
+
+torchmetrics()

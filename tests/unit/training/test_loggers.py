@@ -1,0 +1,92 @@
+"""Loggers work beside the rounds: in order, in one thread, and what fails there is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, active_count, current_thread
+from time import sleep
+from typing import Any
+
+import pytest
+
+from fedsys.core.errors import FedsysError, InputError
+from fedsys.training.loggers import BackgroundLogger, Record
+
+
+class Slow:
+    """Waits for a sign before it logs anything."""
+
+    def __init__(self) -> None:
+        self.sign = Event()
+        self.seen: list[Record] = []
+        self.threads: set[str] = set()
+        self.finished = False
+
+    def begin(self, folder: Path, config: dict[str, Any]) -> None:
+        self.threads.add(current_thread().name)
+
+    def record(self, record: Record) -> None:
+        assert self.sign.wait(60)
+        self.threads.add(current_thread().name)
+        self.seen.append(record)
+
+    def finish(self) -> None:
+        self.threads.add(current_thread().name)
+        self.finished = True
+
+
+class Failing(Slow):
+    """A server that is gone."""
+
+    def record(self, record: Record) -> None:
+        raise ConnectionError("the server is gone")
+
+
+def test_nobody_waits_for_a_slow_logger_until_the_end(tmp_path: Path) -> None:
+    slow = Slow()
+    loggers = BackgroundLogger([slow])
+    loggers.begin(tmp_path, {})
+    for step in range(3):
+        record = {"step": float(step)}
+        loggers.record(record)  # would wait for a minute
+        record["step"] = -1.0  # whoever made it may change it
+    assert slow.seen == []
+    slow.sign.set()
+    loggers.finish()
+    assert slow.seen == [{"step": 0.0}, {"step": 1.0}, {"step": 2.0}]
+    assert slow.finished
+    assert len(slow.threads) == 1
+    assert current_thread().name not in slow.threads
+
+
+def test_what_fails_beside_a_run_is_told_at_its_next_record_or_its_end(tmp_path: Path) -> None:
+    loggers = BackgroundLogger([Failing()])
+    loggers.begin(tmp_path, {})
+
+    def record_on_and_on() -> None:
+        for step in range(1000):
+            loggers.record({"step": float(step)})
+            sleep(0.01)
+
+    with pytest.raises(FedsysError, match=r"a logger failed .ConnectionError: the server is gone"):
+        record_on_and_on()
+    with pytest.raises(FedsysError, match=r"a logger failed .ConnectionError: the server is gone"):
+        loggers.finish()
+
+
+def test_a_logger_that_cannot_begin_is_told_at_once(tmp_path: Path) -> None:
+    class Missing(Slow):
+        def begin(self, folder: Path, config: dict[str, Any]) -> None:
+            raise InputError("logger=wandb needs wandb")
+
+    with pytest.raises(InputError, match="needs wandb"):
+        BackgroundLogger([Missing()]).begin(tmp_path, {})
+
+
+def test_without_loggers_there_is_no_thread(tmp_path: Path) -> None:
+    before = active_count()
+    loggers = BackgroundLogger([])
+    loggers.begin(tmp_path, {})
+    loggers.record({"step": 0.0})
+    assert active_count() == before
+    loggers.finish()
