@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedsys.algorithms import FedAvg, LocalSGDA
-    from fedsys.core.algorithm import Algorithm, PeriodicAlgorithm, State
+    from fedsys.core.algorithm import Algorithm, State
     from fedsys.core.errors import FedsysError, InputError
+    from fedsys.core.periodic import PeriodicAlgorithm
     from fedsys.core.sync import Sync
     from fedsys.problems import (
         Classification,
@@ -55,7 +56,7 @@ _MODULES = {
     "FedsysError": "fedsys.core.errors",
     "InputError": "fedsys.core.errors",
     "LocalSGDA": "fedsys.algorithms",
-    "PeriodicAlgorithm": "fedsys.core.algorithm",
+    "PeriodicAlgorithm": "fedsys.core.periodic",
     "Result": "fedsys.training.result",
     "State": "fedsys.core.algorithm",
     "Sync": "fedsys.core.sync",

@@ -32,7 +32,8 @@ from fedsys.algorithms.variational.lippax import LIPPAX, SLIPPAX
 from fedsys.algorithms.variational.local_seg import LocalSEG
 from fedsys.algorithms.variational.lsgd import LSGD
 from fedsys.algorithms.variational.proxskip import ProxSkip, ProxSkipLSVRGDA
-from fedsys.core.algorithm import Algorithm, PeriodicAlgorithm, StagedAlgorithm, State
+from fedsys.core.algorithm import Algorithm, State
+from fedsys.core.periodic import PeriodicAlgorithm, StagedAlgorithm
 from fedsys.core.schedules import (
     THEORY,
     Constant,

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
+from omegaconf import OmegaConf
+
 from fedsys.core.errors import InputError
 from fedsys.training.config import GROUPS, folder
 
@@ -69,9 +71,11 @@ def suggestion(key: str, value_of: str, settings: Any) -> str:
         value_of: `=value` as it was given, which the suggestion repeats.
         settings: the configuration that has the known names.
     """
-    paths = [path for path in _paths(settings) if path.rpartition(".")[2] == key]
+    plain = OmegaConf.to_container(settings, resolve=False) if settings is not None else {}
+    known = list(_paths(plain))
+    paths = [path for path in known if path.rpartition(".")[2] == key]
     if not paths:
-        names = {path.rpartition(".")[2]: path for path in reversed(list(_paths(settings)))}
+        names = {path.rpartition(".")[2]: path for path in reversed(known)}
         close = get_close_matches(key, list(names), n=1, cutoff=0.8)
         paths = [names[name] for name in close or get_close_matches(key, list(names), n=2)]
     return f"did you mean {' or '.join(path + value_of for path in paths[:3])}?" if paths else ""
@@ -84,7 +88,7 @@ def _paths(node: Any, prefix: str = "") -> Iterator[str]:
             continue
         path = f"{prefix}{key}"
         yield path
-        yield from _paths(node._get_node(key), f"{path}.")
+        yield from _paths(node[key], f"{path}.")
 
 
 def _is_value(word: str) -> bool:

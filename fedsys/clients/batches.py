@@ -112,7 +112,8 @@ class Batches:
         """The k-th batch of a step."""
         size = self._batch_size
         if size is None:
-            return self.all_samples._replace(draw=(step, k))
+            whole = self.all_samples
+            return Batch(whole.inputs, whole.labels, (step, k))
         index = self.indices(step, k, size)
         # Whole samples are copied: several times faster than indexing, which goes by elements.
         labels = self._labels.index_select(0, index)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsys.clients.flat_module import FlatModule
-from fedsys.clients.forward_pass import has_hooks
+from fedsys.distributed.torch_internals import has_hooks
 from fedsys.system.memory import recycled
 
 Pull = Callable[..., Tensor]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedsys.clients.running_statistics import BATCH_NORMS, COUNT, NORMS, STATISTICS
 from fedsys.core.errors import InputError
 from fedsys.core.random import Streams, global_generators, used_generators
+from fedsys.distributed.torch_internals import has_hooks, is_compiled
 
 _DETERMINISTIC = {
     *(nn.Sequential, nn.Flatten, nn.Identity, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -115,11 +116,6 @@ def is_deterministic(module: nn.Module) -> bool:
     return all(known) and not any(map(has_hooks, parts))
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Whether a call of the module runs more than its forward method."""
-    return bool(module._forward_pre_hooks or module._forward_hooks)
-
-
 def _refuse_layers(modules: Iterable[nn.Module]) -> None:
     """Refuse normalisation layers whose statistics cannot be synchronised."""
     for name, part in _named(modules):
@@ -144,7 +140,7 @@ def _refuse_layers(modules: Iterable[nn.Module]) -> None:
 
 def _eager(modules: Iterable[nn.Module]) -> AbstractContextManager[object]:
     """Run compiled modules without the compiler, which would compile for this one batch."""
-    compiled = any(part._compiled_call_impl is not None for _, part in _named(modules))
+    compiled = any(is_compiled(part) for _, part in _named(modules))
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 

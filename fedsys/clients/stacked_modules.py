@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedsys.clients.flat_module import FlatModule, shaped
-from fedsys.clients.forward_pass import has_hooks
 from fedsys.core.errors import InputError
+from fedsys.distributed.torch_internals import has_hooks
 from fedsys.system.memory import recycled
 
 Function = Callable[..., Tensor]

@@ -14,6 +14,7 @@ import uuid
 from argparse import Namespace
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from typing_extensions import override
@@ -21,7 +22,6 @@ from typing_extensions import override
 from fedsys.core.errors import InputError
 from fedsys.distributed import network, stores, torch_internals
 from fedsys.distributed.launcher_hooks import ElasticMeeting, Meeting
-from fedsys.distributed.torch_internals import parse_endpoint
 from fedsys.distributed.tunnel import Passage
 
 _ONE_HOST, _STATIC, _DYNAMIC = "fedsys-one-host", "fedsys-static", "fedsys-c10d"
@@ -36,7 +36,7 @@ def secure(args: Namespace) -> None:
     Raises:
         InputError: the hosts share no secret, or the backend has no protected counterpart.
     """
-    if args.standalone or torch_internals.max_hosts(args.nnodes) == 1:
+    if args.standalone or _max_hosts(args.nnodes) == 1:
         args.standalone, args.rdzv_backend = False, _ONE_HOST
         args.rdzv_endpoint, args.rdzv_id = "localhost:0", str(uuid.uuid4())
     elif args.rdzv_backend == "static":
@@ -50,7 +50,7 @@ def secure(args: Namespace) -> None:
         raise InputError(f"--rdzv-backend must be c10d or static, got {args.rdzv_backend!r}")
     if args.rdzv_backend != _ONE_HOST:
         secret = network.read_secret()
-        meeting_host, _ = parse_endpoint(args.rdzv_endpoint, _PORT)
+        meeting_host, _ = _parse_endpoint(args.rdzv_endpoint, _PORT)
         args.local_addr = network.own_address(args.local_addr, meeting_host)
         if interface := network.interface_of(args.local_addr):
             for name in network.INTERFACES:
@@ -63,6 +63,23 @@ def secure(args: Namespace) -> None:
     torch_internals.register_fixed(_ONE_HOST, lambda params: OneHostRendezvous().meet)
     torch_internals.register_fixed(_STATIC, lambda params: StaticRendezvous(params, secret).meet)
     torch_internals.register_elastic(_DYNAMIC, lambda params: DynamicRendezvous(params, secret))
+
+
+def _max_hosts(number: str) -> int:
+    """Return the largest number of hosts that --nnodes allows: N or MIN:MAX."""
+    try:
+        return int(number.rpartition(":")[2])
+    except ValueError:
+        raise InputError(f"--nnodes must be N or MIN:MAX, got {number!r}") from None
+
+
+def _parse_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
+    """Split HOST:PORT; an address of IPv6 is in brackets."""
+    try:
+        parts = urlsplit(f"//{endpoint}")
+        return parts.hostname or "localhost", parts.port or default_port
+    except ValueError:
+        raise InputError(f"--rdzv-endpoint must be HOST:PORT, got {endpoint!r}") from None
 
 
 class OneHostRendezvous:
@@ -86,7 +103,7 @@ class StaticRendezvous:
 
     def __init__(self, params: Any, secret: bytes) -> None:
         self._run_id = params.run_id
-        self._host, self._port = parse_endpoint(params.endpoint, 29500)
+        self._host, self._port = _parse_endpoint(params.endpoint, 29500)
         self._number, self._hosts = int(params.get("rank", 0)), params.max_nodes
         self._own, self._secret = str(params.local_addr), secret
         self._timeout = timedelta(seconds=int(params.get("timeout", _SECONDS_TO_JOIN)))
@@ -139,7 +156,7 @@ class DynamicRendezvous(ElasticMeeting):
 
 
 def _launchers(params: Any, secret: bytes) -> stores.Store:
-    host, port = parse_endpoint(params.endpoint, _PORT)
+    host, port = _parse_endpoint(params.endpoint, _PORT)
     timeout = timedelta(seconds=int(params.get("read_timeout", 60)))
     if torch_internals.is_this_host(host):
         address = network.meeting_address(host, str(params.local_addr))

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from typing_extensions import override
 
 from fedsys.distributed import launcher_hooks
@@ -44,6 +45,16 @@ def untested_message(loss: str) -> str:
     """Return the warning about a torch that this module was not tested with, and what is lost."""
     tested = ", ".join(TESTED_VERSIONS)
     return f"warning: fedsys was tested with torch {tested}, not with {torch.__version__}: {loss}"
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a call of the module runs more than its forward method."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether `module.compile()` was called."""
+    return module._compiled_call_impl is not None
 
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
@@ -129,20 +140,6 @@ def _agent_class(hooks: LauncherHooks) -> Any:
             ranks._close = hooked
 
     return HookedAgent
-
-
-def max_hosts(number: str) -> int:
-    """Return the largest number of hosts that --nnodes allows: N or MIN:MAX."""
-    from torch.distributed.run import parse_min_max_nnodes
-
-    return int(parse_min_max_nnodes(number)[1])
-
-
-def parse_endpoint(endpoint: str, default_port: int) -> tuple[str, int]:
-    """Split HOST:PORT."""
-    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
-
-    return parse_rendezvous_endpoint(endpoint, default_port)
 
 
 def is_this_host(host: str) -> bool:

@@ -40,7 +40,7 @@ def _built(group: str, node: Any) -> Any:
     )
     if not fits:
         raise InputError(
-            f"{group}: {node._target_} builds a {type(made).__name__}, which does not implement "
+            f"{group}: {node['_target_']} builds a {type(made).__name__}, which does not implement "
             f"the interface of {group}"
         )
     return made

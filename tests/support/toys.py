@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import Algorithm, PeriodicAlgorithm, State
+from fedsys.core.algorithm import Algorithm, State
 from fedsys.core.oracles import Variational
+from fedsys.core.periodic import PeriodicAlgorithm
 from fedsys.core.rounds import Coins, CommunicationSchedule
 from fedsys.core.sync import Sync
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.algorithms.minimax.base import AnyMinimaxState, MinimaxState
-from fedsys.core.algorithm import AnyOracle, StagedAlgorithm
+from fedsys.core.algorithm import AnyOracle
 from fedsys.core.oracles import Compositional, Minimax
+from fedsys.core.periodic import StagedAlgorithm
 from fedsys.core.schedules import Rate, at, highest
 from fedsys.core.sync import Sync
 

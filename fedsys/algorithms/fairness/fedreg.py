@@ -9,8 +9,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.algorithms.minimisation.fedavg import MinimisationState
-from fedsys.core.algorithm import PeriodicAlgorithm
 from fedsys.core.oracles import Grouped
+from fedsys.core.periodic import PeriodicAlgorithm
 from fedsys.core.schedules import Rate, at
 from fedsys.core.sync import Sync
 

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from fedsys.algorithms.averaged import running_mean
 from fedsys.algorithms.minimax.base import MinimaxState
-from fedsys.core.algorithm import StagedAlgorithm
 from fedsys.core.oracles import Minimax
+from fedsys.core.periodic import StagedAlgorithm
 from fedsys.core.schedules import Rate, at
 from fedsys.core.sync import Sync
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.algorithms.minimisation.localsgdm import HeavyBallState
-from fedsys.core.algorithm import StagedAlgorithm
 from fedsys.core.oracles import Monitored
+from fedsys.core.periodic import StagedAlgorithm
 from fedsys.core.schedules import Rate, at, highest
 from fedsys.core.sync import Sync
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import StagedAlgorithm, State
+from fedsys.core.algorithm import State
 from fedsys.core.oracles import Minimisation
+from fedsys.core.periodic import StagedAlgorithm
 from fedsys.core.schedules import Rate, at
 from fedsys.core.sync import Sync
 

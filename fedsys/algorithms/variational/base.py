@@ -9,8 +9,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.algorithms.averaged import ExtrapolatingAlgorithm
-from fedsys.core.algorithm import AnyState, PeriodicAlgorithm, State
+from fedsys.core.algorithm import AnyState, State
 from fedsys.core.oracles import Variational
+from fedsys.core.periodic import PeriodicAlgorithm
 from fedsys.core.schedules import THEORY, FromTheory, Rate
 from fedsys.core.sync import Sync
 
