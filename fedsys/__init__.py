@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedsys.algorithms import FedAvg, LocalSGDA
     from fedsys.core.algorithm import Algorithm, State
+    from fedsys.core.constants import Constants
     from fedsys.core.errors import FedsysError, InputError
     from fedsys.core.periodic import PeriodicAlgorithm
     from fedsys.core.sync import Sync
     from fedsys.problems import (
+        BilevelProblem,
         Classification,
         CompositionalProblem,
         DeepAUC,
         MinimaxProblem,
         MinimisationProblem,
-        OperatorProblem,
         QuadraticGame,
+        VariationalProblem,
     )
     from fedsys.system.process import tune_process
     from fedsys.training.api import run
@@ -31,8 +33,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Algorithm",
+    "BilevelProblem",
     "Classification",
     "CompositionalProblem",
+    "Constants",
     "DeepAUC",
     "FedAvg",
     "FedsysError",
@@ -40,18 +44,19 @@ __all__ = [
     "LocalSGDA",
     "MinimaxProblem",
     "MinimisationProblem",
-    "OperatorProblem",
     "PeriodicAlgorithm",
     "QuadraticGame",
     "Result",
     "State",
     "Sync",
+    "VariationalProblem",
     "run",
     "tune_process",
 ]
 
 _MODULES = {
     "Algorithm": "fedsys.core.algorithm",
+    "Constants": "fedsys.core.constants",
     "FedAvg": "fedsys.algorithms",
     "FedsysError": "fedsys.core.errors",
     "InputError": "fedsys.core.errors",
@@ -66,6 +71,9 @@ _MODULES = {
 """The module of each public name; names that are not listed are problems."""
 
 
+_RENAMED = {"OperatorProblem": "fedsys.VariationalProblem; its argument start is now z"}
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name or a submodule at first use.
 
@@ -76,6 +84,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(_MODULES.get(name, "fedsys.problems")), name)
     elif not name.startswith("_") and find_spec(f"fedsys.{name}") is not None:
         return import_module(f"fedsys.{name}")
+    elif name in _RENAMED:
+        raise AttributeError(f"fedsys.{name} is now {_RENAMED[name]}")
     else:
         raise AttributeError(f"module 'fedsys' has no attribute {name!r}")
     globals()[name] = value

@@ -29,6 +29,8 @@ class Constants:
         dim: d.
         affine: whether the operator is.
         monotone: whether the operators of all clients are.
+        exact: whether they hold everywhere, rather than where they were measured; bounds need that.
+        source: how they were found, for the reader.
     """
 
     mu: float = 0.0
@@ -46,10 +48,13 @@ class Constants:
     dim: int = 1
     affine: bool = False
     monotone: bool = True
+    exact: bool = True
+    source: str = ""
 
     def finite(self) -> dict[str, float]:
         """The constants that have a value, by name."""
-        return {name: float(v) for name, v in asdict(self).items() if isfinite(v)}
+        numbers = {name: v for name, v in asdict(self).items() if name not in ("exact", "source")}
+        return {name: float(v) for name, v in numbers.items() if isfinite(v)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Theory:
         and step sizes of their own: `numbers` names the hyperparameters.
         """
         whole = self.steps is None or self.steps >= local_steps
-        same = self.constants.monotone and self.constants.xi == 0
+        same = self.constants.monotone and self.constants.xi == 0 and self.constants.exact
         own = self.chosen.issuperset(numbers)
         return whole and same and own and self.exact_means and not self.finite_sum
 

@@ -8,11 +8,11 @@ from fedsys.problems.bilevel.hypergradient import (
     NeumannHypergradient,
 )
 from fedsys.problems.bilevel.quadratic_bilevel import QuadraticBilevel
-from fedsys.problems.custom.functions import (
+from fedsys.problems.custom import (
     CompositionalProblem,
     MinimaxProblem,
     MinimisationProblem,
-    OperatorProblem,
+    VariationalProblem,
 )
 from fedsys.problems.fairness.group_fair import GroupFair
 from fedsys.problems.games.bounded_saddle import LogCoshSaddle, SkewSaddle
@@ -48,7 +48,6 @@ __all__ = [
     "MinimisationProblem",
     "MonitoredRatioLoss",
     "NeumannHypergradient",
-    "OperatorProblem",
     "PolicemanBurglar",
     "QuadraticBilevel",
     "QuadraticGame",
@@ -57,4 +56,5 @@ __all__ = [
     "SkewSaddle",
     "SyntheticSaddle",
     "TwoPoints",
+    "VariationalProblem",
 ]

@@ -72,8 +72,8 @@ from fedsys.problems import (
     MinimaxProblem,
     MinimisationProblem,
     NeumannHypergradient,
-    OperatorProblem,
     QuadraticGame,
+    VariationalProblem,
 )
 from fedsys.problems.games.operator_oracle import OperatorOracle
 from fedsys.problems.stepping import SteppingOracle
@@ -849,7 +849,7 @@ def test_two_steps_of_local_sgda_by_hand() -> None:
 # from z = (1, 1, 1) with step 1/2. Plain steps lead to (1, 1, 1)/2 and (5, 1, -3)/2.
 
 TARGET = torch.tensor([4.0, 0.0, -4.0], dtype=torch.float64)
-TWO_CLIENTS = OperatorProblem(lambda z, client, rng: z - client * TARGET, torch.ones(3), split=2)
+TWO_CLIENTS = VariationalProblem(lambda z, client, rng: z - client * TARGET, torch.ones(3), split=2)
 HALF = {"lr_x": 0.5, "lr_y": 0.5, "local_steps": 1}
 BY_HAND = {
     # The mean of the two.

@@ -32,7 +32,7 @@ from fedsys.core.algorithm import Algorithm
 from fedsys.core.constants import Constants, Theory
 from fedsys.core.errors import InputError
 from fedsys.core.schedules import Decreasing
-from fedsys.problems import OperatorProblem, QuadraticGame, SyntheticSaddle
+from fedsys.problems import QuadraticGame, SyntheticSaddle, VariationalProblem
 from fedsys.problems.games.operator_oracle import OperatorOracle
 from fedsys.training.summary import numbers
 
@@ -300,7 +300,7 @@ def test_without_noise_a_corrected_method_stays_at_the_saddle_and_local_sgda_lea
     # F_i(z) = (i + 1) z + i (1, -1): the mean operator vanishes at z = -(2/3)(1, -1) for 5 clients.
     shift = torch.tensor([1.0, -1.0], dtype=torch.float64)
     saddle = -2 / 3 * shift
-    problem = OperatorProblem(lambda z, i, rng: (i + 1) * z + i * shift, saddle, split=1)
+    problem = VariationalProblem(lambda z, i, rng: (i + 1) * z + i * shift, saddle, split=1)
 
     def farthest(algorithm: Algorithm[Any, Any]) -> float:
         drive = Drive(Case(algorithm, problem), LocalTransport(), clients=5)

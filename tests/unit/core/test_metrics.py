@@ -29,7 +29,12 @@ MORE_CASES = {
     "hyper_cleaning": Case(BILEVEL, problems.HyperCleaning(model=MLP(hidden=[]), batch_size=5)),
 }
 ALL_CASES = {**CASES, **MORE_CASES}
-OF_FUNCTIONS = {"OperatorProblem", "MinimaxProblem", "MinimisationProblem", "CompositionalProblem"}
+OF_FUNCTIONS = {
+    "VariationalProblem",
+    "MinimaxProblem",
+    "MinimisationProblem",
+    "CompositionalProblem",
+}
 NOT_PROBLEMS = {"Hypergradient", "ExactHypergradient", "NeumannHypergradient"}
 
 

@@ -27,8 +27,8 @@ from fedsys.problems import (
     DeepAUC,
     MinimaxProblem,
     MinimisationProblem,
-    OperatorProblem,
     QuadraticGame,
+    VariationalProblem,
 )
 from fedsys.problems.networks.binary import auroc
 
@@ -364,7 +364,7 @@ def test_classification_reports_the_accuracy_on_the_test_set() -> None:
 
 
 def test_an_operator_function_serves_variational_and_minimax_algorithms() -> None:
-    problem = OperatorProblem(lambda z, client, rng: (client + 1) * z, torch.ones(3), split=1)
+    problem = VariationalProblem(lambda z, client, rng: (client + 1) * z, torch.ones(3), split=1)
     assert kinds(problem) == {"variational", "minimax"}
     oracle = problem.oracle(site(3))
     z = points(oracle)
@@ -385,7 +385,7 @@ def test_an_operator_function_reports_its_norm_and_its_own_metrics() -> None:
     def metrics(z: Tensor) -> dict[str, float]:
         return {"first": float(z[0])}
 
-    problem = OperatorProblem(
+    problem = VariationalProblem(
         lambda z, client, rng: z - client, torch.tensor([3.0, 5.0]), metrics=metrics
     )
     oracle = problem.oracle(site(3))
@@ -422,7 +422,7 @@ def test_a_minimisation_function_is_differentiated_and_reports_its_mean() -> Non
 
 
 def test_a_function_gets_the_generator_of_its_client_step_and_draw() -> None:
-    problem = OperatorProblem(
+    problem = VariationalProblem(
         lambda z, client, rng: torch.from_numpy(rng.standard_normal(2)), torch.zeros(2)
     )
     oracle = problem.oracle(site(3, seed=5)).at(7)
@@ -435,7 +435,7 @@ def test_a_function_gets_the_generator_of_its_client_step_and_draw() -> None:
 
 def test_the_same_draw_gives_the_same_numbers_at_two_points() -> None:
     # Variance reduction needs F(z; xi) - F(w; xi) with the same xi.
-    problem = OperatorProblem(
+    problem = VariationalProblem(
         lambda z, client, rng: z + torch.from_numpy(rng.standard_normal(2)), torch.zeros(2)
     )
     oracle = problem.oracle(site(2)).at(1)

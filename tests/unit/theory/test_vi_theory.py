@@ -41,10 +41,10 @@ from fedsys.problems import (
     BilinearGame,
     HeterogeneousToy,
     LogCoshSaddle,
-    OperatorProblem,
     QuadraticGame,
     SkewSaddle,
     TwoPoints,
+    VariationalProblem,
 )
 from fedsys.problems.games.affine import AffineOracle
 from fedsys.training.result import Result
@@ -486,7 +486,7 @@ def test_slippax_without_smoothing_is_lippax_with_the_same_draws() -> None:
 
 # Where there is no theory.
 
-UNKNOWN = OperatorProblem(lambda z, client, rng: z - client, torch.ones(2))
+UNKNOWN = VariationalProblem(lambda z, client, rng: z - client, torch.ones(2))
 WITHOUT_NUMBERS = [ProxSkip(), ProxSkipLSVRGDA(), FedGDAGT(), LocalSEG(), LSGD(), LESGD(), LIPPAX()]
 WITHOUT_NUMBERS += [SLIPPAX(), LDE(), GDA(), EG(), LocalSGDA(lr_x="theory", lr_y="theory")]
 

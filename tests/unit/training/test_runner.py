@@ -28,7 +28,7 @@ from fedsys.core.rounds import Coins, Every
 from fedsys.core.site import Site
 from fedsys.distributed.world import World
 from fedsys.models import MLP
-from fedsys.problems import Classification, MinimisationProblem, OperatorProblem, QuadraticGame
+from fedsys.problems import Classification, MinimisationProblem, QuadraticGame, VariationalProblem
 from fedsys.problems.games.operator_oracle import OperatorOracle
 from fedsys.training.api import default_communicator, make_site
 from fedsys.training.checkpoint import Checkpoints
@@ -299,13 +299,13 @@ def test_a_nan_ends_the_run_with_its_step_and_client(ranks: Ranks, size: int, na
 
 
 def test_a_start_that_is_not_finite_is_named_as_such() -> None:
-    problem = OperatorProblem(lambda z, client, rng: z, torch.tensor([1.0, torch.nan]))
+    problem = VariationalProblem(lambda z, client, rng: z, torch.tensor([1.0, torch.nan]))
     with pytest.raises(NonFiniteError, match="is not finite at the start; check the start"):
         run(SGDA, problem, steps=3)
 
 
 def test_an_infinite_value_is_found_like_a_nan() -> None:
-    problem = OperatorProblem(lambda z, client, rng: -1e300 * z, torch.ones(2))
+    problem = VariationalProblem(lambda z, client, rng: -1e300 * z, torch.ones(2))
     with pytest.raises(NonFiniteError) as failure:
         run(LocalSGDA(lr_x=1.0, lr_y=1.0, local_steps=10), problem, steps=10)
     assert failure.value.step == 1  # 1e300, then 1e600
