@@ -26,6 +26,7 @@ from benchmarks import (
     hypergradient,
     local_step,
     many_clients,
+    own_problem,
     proxskip,
     startup,
 )
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Ratio]]] = {
     "compositional": compositional_step.measure,
     "round": communication_round.measure,
     "proxskip": proxskip.measure,
+    "own": own_problem.measure,
     "hypergradient": hypergradient.measure,
     "checkpoint": checkpoint.measure,
     "startup": startup.measure,

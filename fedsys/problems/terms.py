@@ -10,12 +10,13 @@ entropic simplex has the negative entropy as h.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.errors import require
+from fedsys.core.errors import InputError, require
 from fedsys.core.oracles import StepSize
 
 
@@ -166,6 +167,40 @@ class Simplex(Term):
         return v.softmax(1) if self.entropic else self.prox(v, weight)
 
 
+@dataclass(frozen=True)
+class NuclearNorm(Term):
+    """weight times the sum of the singular values of a matrix; the proximal map shrinks them.
+
+    It acts on variables of matrix shape [C, n, m], and has no closed form with a step size for each
+    coordinate.
+    """
+
+    weight: float = 0.1
+
+    of_matrices: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(self.weight >= 0, "nuclear_norm", "weight", self.weight, "at least 0")
+
+    @override
+    def prox(self, v: Tensor, step: StepSize) -> Tensor:
+        if isinstance(step, Tensor):
+            if step[0].numel() > 1:
+                raise InputError(
+                    "NuclearNorm has no proximal map with a step size for each coordinate; use an "
+                    "algorithm without adaptive matrices"
+                )
+            step = step.reshape(-1, 1)
+        U, values, Vh = torch.linalg.svd(v, full_matrices=False)
+        shrunk = (values - step * self.weight).clamp(min=0)
+        return (U * shrunk[:, None, :]) @ Vh
+
+    @override
+    def value(self, v: Tensor) -> Tensor:
+        total: Tensor = torch.linalg.svdvals(v).sum(1)
+        return self.weight * total
+
+
 NONE = Term()
 
 _MAX_NEWTON_STEPS = 50
@@ -193,7 +228,7 @@ def describe_terms(oracle: object) -> str:
     """Describe the oracle's terms for an error message, such as "L1(weight=0.1) on x and y"."""
     terms: tuple[Term, ...] = getattr(oracle, "_terms", ())
     players: dict[Term, list[str]] = {}
-    for term, player in zip(terms, ("x", "y"), strict=False):
+    for term, player in (*zip(terms, "xy", strict=False), (getattr(oracle, "_term", NONE), "z")):
         if term != NONE:
             players.setdefault(term, []).append(player)
     named = [f"{term} on {' and '.join(names)}" for term, names in players.items()]

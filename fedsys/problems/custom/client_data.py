@@ -42,7 +42,7 @@ class HostedData:
                 )
             if len(given) != clients:
                 raise InputError(
-                    f"{owner}: client_data has {len(given)} entries, clients={clients}"
+                    f"{owner}: client_data has {len(given)} entries for clients={clients}"
                 )
         self.of_client = [
             _map(self._convert, given(client) if callable(given) else given[client])

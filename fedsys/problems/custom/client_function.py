@@ -6,7 +6,7 @@ Axes: C hosted clients, B samples of a draw, n entries of a variable.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ class ClientFunction(ClientLoop):
     ) -> None:
         super().__init__(function, hosted, gradients)
         self._recorded: Recorded | None = None
+        self._direct: Callable[[Rows], Rows] | None = None
         self._data: Any = None
         self.obstacle: str | None = None
         """Why clients are computed one after another; None if they are computed together."""
@@ -58,6 +59,8 @@ class ClientFunction(ClientLoop):
             return self.full(rows, xi[0])[0]
         if self._recorded is not None:
             return self._recorded(*rows, *self._indices(xi))
+        if self._direct is not None:
+            return self._direct(rows)
         with _outside_of_inference():
             rows = _plain(rows)
             if self.obstacle is None:
@@ -201,10 +204,26 @@ class ClientFunction(ClientLoop):
                 f"{self._function.what} is batched and takes rng; a generator belongs to one "
                 "client: declare samples=, or use batched=False"
             )
+        if self._hosted.draws.counts is not None:
+            return
         with _outside_of_inference():
-            if self._hosted.draws.counts is None:
-                for value in self._together(start, ()):
-                    self._check_numbers(value, "all clients")
+            for value in self._together(start, ()):
+                self._check_numbers(value, "all clients")
+        if not self._gradients and self._works_in_inference_mode(start):
+            self._direct = self._call_directly
+
+    def _call_directly(self, rows: Rows) -> Rows:
+        """Call a batched function inside of inference mode, without further checks."""
+        return (self._function.batched(rows, self._data, None),)
+
+    def _works_in_inference_mode(self, start: Rows) -> bool:
+        """Return whether a batched function works in the mode that steps run in."""
+        try:
+            with torch.inference_mode():
+                self._function.batched(tuple(row.clone() for row in start), self._data, None)
+        except Exception:  # it differentiates by itself, for example
+            return False
+        return True
 
     def _prepare_mapped(self, start: Rows, first: Rows, drew: bool) -> None:
         """Map the function over clients if that gives the same values as the loop."""

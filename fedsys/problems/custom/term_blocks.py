@@ -31,20 +31,22 @@ class Shaped(Term):
     @override
     def prox(self, v: Tensor, step: StepSize) -> Tensor:
         if isinstance(step, Tensor):
-            step = step.expand_as(v).reshape(-1, *self.shape)
-        return self._checked(self.term.prox(v.reshape(-1, *self.shape), step), v, "prox")
+            one_per_client = step.shape[1] == 1
+            shape = (1,) * len(self.shape) if one_per_client else self.shape
+            step = step.reshape(-1, *shape)
+        return self._checked(self.term.prox(v.reshape((-1, *self.shape)), step), v, "prox")
 
     @override
     def mirror(self, v: Tensor, weight: float) -> Tensor:
         if not hasattr(self.term, "mirror"):
             return self.prox(v, weight)
-        return self._checked(self.term.mirror(v.reshape(-1, *self.shape), weight), v, "mirror")
+        return self._checked(self.term.mirror(v.reshape((-1, *self.shape)), weight), v, "mirror")
 
     @override
     def value(self, v: Tensor) -> Tensor:
         if not hasattr(self.term, "value"):
             return v.new_zeros(len(v))
-        found: Tensor = self.term.value(v.reshape(-1, *self.shape))
+        found: Tensor = self.term.value(v.reshape((-1, *self.shape)))
         return found
 
     def _checked(self, value: Any, v: Tensor, name: str) -> Tensor:

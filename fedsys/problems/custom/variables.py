@@ -91,7 +91,7 @@ class Variable:
             return row
         lead = row.shape[:-1]
         parts = {
-            leaf.name: row[..., leaf.place].reshape(*lead, *leaf.shape) for leaf in self.leaves
+            leaf.name: row[..., leaf.place].reshape((*lead, *leaf.shape)) for leaf in self.leaves
         }
         if self.is_plain:
             return parts[""]
@@ -111,7 +111,9 @@ class Variable:
         """Return the tensors of a row [..., n] by name: `x`, or `x.weight` of a dictionary."""
         lead = row.shape[:-1]
         return {
-            f"{self.name}.{leaf.name}".rstrip("."): row[..., leaf.place].reshape(*lead, *leaf.shape)
+            f"{self.name}.{leaf.name}".rstrip("."): row[..., leaf.place].reshape(
+                (*lead, *leaf.shape)
+            )
             for leaf in self.leaves
         }
 
@@ -141,7 +143,7 @@ class Variable:
                 of = f" for {leaf.name}" if leaf.name else ""
                 given = kind_of(values[leaf.name])
                 raise InputError(f"{what} returned {given}{of}; expected {self.expected(lead)}")
-            rows.append(part.reshape(*lead, -1))
+            rows.append(part.reshape((*lead, -1)))
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=-1)
 
     def expected(self, lead: tuple[int, ...] = ()) -> str:
