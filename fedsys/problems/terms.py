@@ -193,7 +193,8 @@ class NuclearNorm(Term):
             step = step.reshape(-1, 1)
         U, values, Vh = torch.linalg.svd(v, full_matrices=False)
         shrunk = (values - step * self.weight).clamp(min=0)
-        return (U * shrunk[:, None, :]) @ Vh
+        found: Tensor = (U * shrunk[:, None, :]) @ Vh
+        return found
 
     @override
     def value(self, v: Tensor) -> Tensor:

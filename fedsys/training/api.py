@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from fedsys.core.rounds import Coins
 from fedsys.core.site import Site
 from fedsys.distributed.parent import end_with_launcher
 from fedsys.distributed.world import World, choose_backend, choose_device, set_threads
+from fedsys.problems.custom.function_oracle import FunctionOracle
 from fedsys.training.plan import Plan
 from fedsys.training.result import Record, Result
 from fedsys.training.runner import Runner
@@ -65,7 +67,10 @@ def run(
         runner = Runner(problem, algorithm, communicator, world, site, plan, on_record=on_record)
         runner.on_warning = lambda line: warnings.warn(line, RuntimeWarning, stacklevel=2)
         runner.prepare()
-        return runner.run()
+        result = runner.run()
+        if isinstance(runner.oracle, FunctionOracle):
+            return replace(result, variables=runner.oracle.assembled(result.variables))
+        return result
     finally:
         world.disconnect()
 

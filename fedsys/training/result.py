@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from fedsys.core.algorithm import Algorithm, State
 from fedsys.core.constants import Theory
 
@@ -21,8 +19,11 @@ class Result:
     """The final state of the clients hosted here."""
     records: list[Record]
     """The records, from the start to the last step."""
-    variables: dict[str, Tensor]
+    variables: dict[str, Any]
     """The final variables and the buffers of networks (BatchNorm's statistics), by name.
+
+    They are tensors, except for problems from functions, whose variables have the form in which
+    they were given: a tensor, a dictionary of tensors, or a module.
 
     Shared variables are averaged; a private variable has shape [M, ...], one row for each client.
     """

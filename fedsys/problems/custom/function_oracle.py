@@ -82,10 +82,9 @@ class FunctionOracle(SteppingOracle):
         pairs = zip(self._variables, parts, strict=True)
         return {name: value for one, part in pairs for name, value in one.named(part).items()}
 
-    def structured(self, z: Tensor) -> dict[str, Any]:
-        """Return the variables of a point [d] by name, in the forms in which they were given."""
-        parts = z.split_with_sizes(self._dims, dim=-1)
-        return {one.name: one.result(p) for one, p in zip(self._variables, parts, strict=True)}
+    def assembled(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the variables of `named` in the forms in which they were given."""
+        return {one.name: one.assembled(tensors) for one in self._variables}
 
     def _own_metrics(self, z: Tensor) -> dict[str, float]:
         """Return the user's metrics at the mean of the variables, the first row."""

@@ -97,23 +97,33 @@ class Variable:
             return parts[""]
         return parts if self._module is None else BoundModule(self._module, parts)
 
-    def result(self, row: Tensor) -> Any:
-        """Return the final variable: as `form`, but a module with these parameters."""
-        if self._module is None:
-            return self.form(row)
-        module = copy.deepcopy(self._module)
+    def assembled(self, tensors: Mapping[str, Tensor]) -> Any:
+        """Return the variable in its form from the tensors of `named`: a module with them.
+
+        A variable that clients keep to themselves has the client axis first; modules are then
+        given as dictionaries.
+        """
+        parts = {leaf.name: tensors[self._full_name(leaf)] for leaf in self.leaves}
+        if self.is_plain:
+            return parts[""]
+        if self._module is None or any(
+            parts[leaf.name].shape != leaf.shape for leaf in self.leaves
+        ):
+            return parts
+        module = copy.deepcopy(self._module).to(next(iter(parts.values())))
         with torch.no_grad():
-            for leaf, parameter in zip(self.leaves, module.parameters(), strict=True):
-                parameter.copy_(row[leaf.place].reshape(leaf.shape))
+            for name, parameter in module.named_parameters():
+                parameter.copy_(parts[name])
         return module
+
+    def _full_name(self, leaf: Leaf) -> str:
+        return f"{self.name}.{leaf.name}".rstrip(".")
 
     def named(self, row: Tensor) -> dict[str, Tensor]:
         """Return the tensors of a row [..., n] by name: `x`, or `x.weight` of a dictionary."""
         lead = row.shape[:-1]
         return {
-            f"{self.name}.{leaf.name}".rstrip("."): row[..., leaf.place].reshape(
-                (*lead, *leaf.shape)
-            )
+            self._full_name(leaf): row[..., leaf.place].reshape((*lead, *leaf.shape))
             for leaf in self.leaves
         }
 
