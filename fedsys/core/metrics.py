@@ -100,6 +100,11 @@ _BUILT_IN = (
         vanishes=True,
     ),
     Metric(
+        "gap_lower_bound",
+        "Lower bound of the gap over a ball: the best value that an ascent finds.",
+        vanishes=True,
+    ),
+    Metric(
         "operator_norm",
         "Norm of the mean operator, or of the proximal residual of a composite problem.",
         headline=True,

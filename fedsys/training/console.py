@@ -48,6 +48,8 @@ def theory_lines(summary: dict[str, Any]) -> list[str]:
         f"{n}={_short(v)}{' (used)' if n == used else ''}" for n, v in theory["constants"].items()
     )
     lines = [f"theory: {values}", f"  from {constants}"]
+    if source := theory.get("source"):
+        lines.append(f"  constants by {source}")
     if bound := theory.get("bound"):
         verdict = "holds" if bound["average_gap"] <= bound["at_most"] else "VIOLATED"
         lines.append(

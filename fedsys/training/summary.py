@@ -32,6 +32,8 @@ def theory(result: Result) -> dict[str, Any] | None:
         "constants": result.theory.constants.finite(),
         "finite_sum": result.theory.finite_sum,
     }
+    if source := result.theory.constants.source:
+        found["source"] = source
     bound, gap = result.algorithm.bound(result.theory), result.records[-1].get("average_gap")
     if bound is not None and gap is not None:
         found["bound"] = {"at_most": bound, "average_gap": gap, "holds": gap <= bound}
