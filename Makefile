@@ -4,10 +4,12 @@
 #   PYTHON  the Python interpreter (>= 3.11) of the virtual environment
 #   RANKS   processes of `make run`; clients=N sets the clients independently of it
 #   ARGS    Hydra overrides for `make run`, further arguments for pytest and the benchmarks
+#   TORCH   the version of torch for `make test-torch`
 
 PYTHON ?= python3
 RANKS  ?= 4
 ARGS   ?=
+TORCH  ?= 2.15.0
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -16,8 +18,12 @@ BIN    := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt \
   $(if $(wildcard $(VENV)/.run),--quiet)
 
+# `make test-torch` has an environment of its own, with every pinned version except those of torch.
+TORCH_VENV  := .venv-torch-$(TORCH)
+TORCH_TESTS := tests/unit/distributed tests/unit/training/test_checkpoint.py tests/contract/test_private_torch.py
+
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fuzz test-cluster kills bench reproduce docs format wheel clean
+.PHONY: help run test test-fuzz test-torch test-cluster kills bench reproduce docs format wheel clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | \
@@ -37,6 +43,9 @@ test: $(VENV)/.dev ## run the linter, the format check, the type checker and the
 
 test-fuzz: $(VENV)/.dev ## test bad overrides, damaged files, changed settings and killed ranks
 	$(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+test-torch: $(TORCH_VENV)/.dev ## test launching and checkpoints with another torch: TORCH=2.15.0 (downloads gigabytes)
+	FEDSYS_TESTED_TORCH=$(TORCH) $(TORCH_VENV)/bin/python -m pytest $(TORCH_TESTS) $(ARGS)
 
 test-cluster: $(VENV)/.cluster ## test SLURM, several hosts and containers (installs them; needs root on Debian)
 	@tests/cluster/setup.sh
@@ -64,7 +73,7 @@ wheel: $(VENV)/.dev ## build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
 
 clean: ## remove the environment, caches and builds; results in runs/ stay
-	rm -rf $(VENV) dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-torch-* dist build site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The virtual environment. Each stamp file depends on the dependency lists, so an install runs once
@@ -90,3 +99,10 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
 	  "fedsys needs Python 3.11 or newer; $(PYTHON) is %d.%d; use make PYTHON=..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(TORCH_VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m venv $(TORCH_VENV)
+	sed '/^torch\(vision\)\{0,1\}==/d' constraints.txt > $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/python -m pip install --disable-pip-version-check -c $(TORCH_VENV)/constraints.txt \
+	  torch==$(TORCH) -e '.[dev]'
+	@touch $@

@@ -9,6 +9,8 @@ with, `is_tested` is false: plain torchrun starts the ranks, and a warning lists
 from __future__ import annotations
 
 import logging
+import os
+import re
 import signal
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +29,7 @@ from fedsys.distributed.launcher_hooks import ElasticMeeting, LauncherHooks, Mee
 from fedsys.distributed.network import LOOPBACK
 from fedsys.distributed.rendezvous_state import SharedState, decode_state, encode_state
 
-TESTED_VERSIONS = ("2.13",)
+TESTED_VERSIONS = ("2.13", *re.findall(r"\d+\.\d+", os.environ.get("FEDSYS_TESTED_TORCH", "")))
 """The versions of torch, without the patch release, that this module was tested with."""
 
 SocketContext = Callable[[Callable[[], None]], AbstractContextManager[None]]

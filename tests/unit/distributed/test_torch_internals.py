@@ -63,6 +63,20 @@ def test_a_tested_version_may_have_any_patch_release(
         assert torch_internals.is_tested() is expected
 
 
+def test_a_version_named_in_the_environment_counts_as_tested() -> None:
+    ask = "from fedsys.distributed.torch_internals import *; print(TESTED_VERSIONS, is_tested())"
+    for named in ("", "2.15.0"):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import torch; torch.__version__ = '2.15.1'\n{ask}"],
+            cwd=REPOSITORY,
+            env={**os.environ, "FEDSYS_TESTED_TORCH": named},
+            capture_output=True,
+            text=True,
+        )
+        expected = "('2.13', '2.15') True" if named else "('2.13',) False"
+        assert done.stdout.strip() == expected, done.stderr
+
+
 def test_gloo_is_left_as_it_is_in_an_unknown_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     c10d = torch.distributed.distributed_c10d
     plain = c10d.ProcessGroupGloo
