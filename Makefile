@@ -62,7 +62,7 @@ reproduce: $(VENV)/.run ## reproduce a figure or table of a paper: ARGS="proxski
 
 docs: $(VENV)/.docs ## build the documentation into site/, without a network; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=60 examples
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 examples
 	@echo 'site/index.html; with the search: python3 -m http.server --directory site'
 
 format: $(VENV)/.dev ## fix lint errors and format the Python files

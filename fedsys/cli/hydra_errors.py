@@ -14,6 +14,9 @@ from fedsys.cli.arguments import suggestion
 from fedsys.core.errors import FedsysError, InputError
 from fedsys.training import config
 
+_RENAMED = {"group_in_features": "preparation=authors|plain|with_group", "split_seed": "seed"}
+"""Options of earlier versions, and what replaced each in the same group."""
+
 
 def as_fedsys_error(error: BaseException) -> FedsysError:
     """Return the error of fedsys inside `error`, or what Hydra says in one line."""
@@ -58,8 +61,12 @@ def _unknown_option(error: OmegaConfBaseException) -> str:
     """Return the message for an option that does not exist, with the ones that do."""
     parent: Any = error.parent_node
     known = sorted(str(key) for key in parent or ())
+    folder = str(error.full_key).removesuffix(str(error.key))
+    renamed = _RENAMED.get(str(error.key), "")
+    if renamed.partition("=")[0] in known:
+        return f"{error.full_key} is now {folder}{renamed}"
     close = get_close_matches(str(error.key), known, n=1)
-    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    advice = f"did you mean {folder}{close[0]}?" if close else f"there are {', '.join(known)}"
     if str(error.full_key) == str(error.key) and (not close or str(error.key) not in known):
         advice = suggestion(str(error.key), _value_given(str(error.key)), parent) or advice
     group = str(error.full_key).split(".")[0]

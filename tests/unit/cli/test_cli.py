@@ -51,7 +51,10 @@ MISTAKES = {
     ("algorithm=nonsense",): ["algorithm=nonsense is unknown", "fedavg", "local_sgda"],
     ("algorithm.lr_x=-1",): ["AdaFGDA: lr_x must be positive, got -1"],
     ("algorithm.lr_x=much",): ["lr_x must be a number or a schedule, got 'much'"],
-    ("algorithm.local_step=3",): ["no option algorithm.local_step", "did you mean local_steps?"],
+    ("algorithm.local_step=3",): [
+        "no option algorithm.local_step",
+        "did you mean algorithm.local_steps?",
+    ],
     ("clientz=3",): ["no option clientz", "did you mean clients=3?"],
     ("clients=many",): ["many", "Integer"],
     ("clients=0",): ["clients must be at least 1, got 0"],
@@ -102,6 +105,11 @@ MISTAKES = {
     ("communicator=all_reduce",): ["computes on the server", "communicator=adaptive_matrix"],
     ("algorithm=proxskip", "communicator=all_reduce"): ["shared coins", "communicator=skip_coin"],
     ("hydra.run.dir=/proc/nowhere",): ["hydra.run.dir is not used; run.dir=FOLDER"],
+    # Names of earlier versions.
+    ("problem=fair_german", "problem.dataset.group_in_features=true"): [
+        "problem.dataset.group_in_features is now problem.dataset.preparation=authors|plain|"
+    ],
+    ("dataset=german", "dataset.split_seed=3"): ["dataset.split_seed is now dataset.seed"],
     # Spelling.
     ("algorithm=fedavgg",): ["algorithm=fedavgg is unknown; did you mean fedavg"],
     ("rounds", "5"): ["write settings as rounds=5"],
