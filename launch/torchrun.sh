@@ -3,19 +3,19 @@
 # Usage: [VARIABLE=value ...] launch/torchrun.sh [HYDRA OVERRIDES ...]
 #
 # Starts the ranks of one host with torchrun and waits for them. On several hosts, start it once on
-# each, with the same overrides. Ends with the exit code of the run: 0, 1 (it failed), 2 (it was
-# asked wrongly), 75 (it was stopped by a signal), 130 (by Ctrl-C).
+# each, with the same overrides. Ends with the exit code of the run: 0, 1 (failure), 2 (invalid
+# configuration), 75 (stopped by a signal), 130 (stopped by Ctrl-C).
 #
 #   RANKS           processes on this host; default: its GPUs, or 4 where there is none.
 #                   clients=N is independent of it: a rank hosts one or more clients.
 #   IFNAME          the only network interface that ranks and launchers listen on (GLOO_SOCKET_IFNAME,
 #                   NCCL_SOCKET_IFNAME); default: the loopback interface on one host, on several the
-#                   one by which a host reaches the meeting place.
+#                   one that leads to the rendezvous address.
 #   OMP_NUM_THREADS threads of each rank; default: cores / RANKS.
-#   MAX_RESTARTS    how often ranks that crashed are started again, on all hosts; default: 0.
-#                   With run.name they go on from the newest checkpoint.
+#   MAX_RESTARTS    how often crashed ranks are restarted, on all hosts; default: 0.
+#                   With run.name they resume from the newest checkpoint.
 #   NNODES          hosts; default: 1. MIN:MAX with MAX_RESTARTS (c10d only): a lost host's clients are
-#                   hosted by the others until it is back. With more than one, say where they meet, either
+#                   hosted by the others until it is back. With more than one, give a rendezvous, either
 #   MASTER_ADDR       the address of the host with NODE_RANK=0,
 #   MASTER_PORT       a free port there; default: 29500,
 #   NODE_RANK         the number of this host, 0 .. NNODES-1;
@@ -31,7 +31,7 @@
 #                     use a network that you trust.
 #
 # SIGTERM, SIGUSR1 or SIGHUP make the run write a checkpoint and end with exit code 75, Ctrl-C with 130:
-# started again with the same run.name, it goes on. A second Ctrl-C ends it at once.
+# the same command with the same run.name resumes it. A second Ctrl-C ends it immediately.
 #
 # Examples:
 #   launch/torchrun.sh

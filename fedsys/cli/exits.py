@@ -1,4 +1,4 @@
-"""How a process of the command line reports an error and ends."""
+"""Report an error of a command-line process, and exit with its code."""
 
 from __future__ import annotations
 

@@ -80,21 +80,21 @@ class Batches:
 
     @property
     def all_samples(self) -> Batch:
-        """The same, as one tensor if all clients have the same number."""
+        """All samples of each client, as one tensor if all clients have the same number."""
         if len({*self.sizes}) > 1:
             return self.whole
         return self._stacked(*self._samples(slice(0, len(self._labels))))
 
     def pieces(self, row: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All samples of the hosted client in this row, as many at a time as memory is sure of."""
+        """Yield all samples of the hosted client in this row, in pieces that fit in memory."""
         size, own = piece_size(self._inputs), self._own(row)
         for first in cancellable(range(own.start, own.stop, size)):
             yield self._samples(slice(first, min(first + size, own.stop)))
 
     def stacks(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """All samples of all clients, [c, n, ...] for each c neighbours that have n samples.
+        """Yield all samples of all clients: [c, n, ...] for c consecutive clients with n samples.
 
-        As many at a time as memory is sure of; a client with more has a stack of its own.
+        A stack fits in memory; a client with more samples has a stack of its own.
         """
         row = 0
         for size, alike in groupby(self.sizes):
@@ -193,6 +193,6 @@ class _Orders:
 
 
 def piece_size(inputs: Tensor) -> int:
-    """How many of these inputs are evaluated at a time."""
+    """Return how many of these inputs are evaluated at a time."""
     values = _PIECE_ON_CPU if inputs.device.type == "cpu" else _PIECE_ON_GPU
     return max(1, values // max(1, inputs[:1].numel()))

@@ -1,4 +1,4 @@
-"""What the clients hosted at a site get of a data set."""
+"""The part of a data set that the clients hosted at a site own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a loss that is written for one client is computed for all clients that a rank hosts."""
+"""Compute a loss that is written for one client for all clients that a rank hosts."""
 
 from __future__ import annotations
 

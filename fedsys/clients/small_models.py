@@ -34,7 +34,7 @@ class Samples(NamedTuple):
 
 
 class StackedBatches:
-    """The same batches as `Batches`, as one tensor; a batch that is as large as the data is whole.
+    """The batches of `Batches` as one tensor; a batch as large as the data is all of it.
 
     Args:
         site: where the clients live.

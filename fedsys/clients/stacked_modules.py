@@ -133,7 +133,7 @@ def obstacle(module: nn.Module) -> str | None:
 
 
 def _twin(module: nn.Module) -> nn.Module:
-    """The same module without values, its linear layers replaced."""
+    """Return the module without values, with its linear layers replaced."""
     if type(module) is nn.Linear:
         return _Dense(module)
     twin = deepcopy(module).to("meta")

@@ -50,8 +50,8 @@ class AggregationOptions:
     @property
     def is_exact(self) -> bool:
         """Whether every mean is of all clients, with equal weights."""
-        everybody = self.participation == 1 and self.on_nonfinite == "stop"
-        return everybody and self.weights == "uniform"
+        all_take_part = self.participation == 1 and self.on_nonfinite == "stop"
+        return all_take_part and self.weights == "uniform"
 
 
 class Aggregator:

@@ -76,7 +76,7 @@ class Codec:
         elif aggregation.participation != 1:
             problem = "a client that is not drawn would count as sent what it did not send"
         elif aggregation.on_nonfinite == "drop" and self.has_error_feedback:
-            problem = "a client that was dropped once would remember its NaN"
+            problem = "the error feedback of a dropped client would keep its NaN"
         if self.name != "none" and problem is not None:
             raise InputError(
                 f"communicator.compression={self.name}: {problem}; use compression=none"

@@ -127,15 +127,15 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
         return [field.name for field in fields(self) if self._awaits_theory(field.name)]
 
     def tuned(self, theory: Theory) -> Self:
-        """The same algorithm with the theorem's numbers in place of every "theory"."""
+        """Return the same algorithm with the theorem's numbers in place of every "theory"."""
         return self
 
     def planned(self, steps: int) -> Self:
-        """The same algorithm, told how many steps the run has."""
+        """Return the same algorithm for a run of `steps` steps."""
         return self
 
     def bound(self, theory: Theory) -> float | None:
-        """What the theorem promises for the gap of the averaged iterate, if it does."""
+        """Return the theorem's bound on the gap of the averaged iterate, or None without one."""
         return None
 
     @property
@@ -166,7 +166,7 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
 
     @abstractmethod
     def step(self, state: AnyState, oracle: AnyOracle, sync: Sync) -> AnyState:
-        """One iteration of all hosted clients."""
+        """Return the state after one iteration of all hosted clients."""
 
     @abstractmethod
     def solution(self, state: AnyState) -> Tensor:

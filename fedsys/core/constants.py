@@ -1,4 +1,4 @@
-"""What the theorems speak of: the constants of a problem."""
+"""The constants of a problem that theorems use."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ class Theory:
     """Whether communication takes the mean of all clients, with equal weights and without loss."""
 
     def covers(self, local_steps: int, *numbers: str) -> bool:
-        """Return whether the theorems that state a bound with its constants speak of this run.
+        """Return whether the theorems that state a bound with its constants cover this run.
 
-        They have monotone operators that are the same on all clients, noise whose variance is
-        bounded everywhere (that of single samples is not), exact means, at least one whole round,
-        and step sizes of their own: `numbers` names the hyperparameters.
+        They assume monotone operators that are the same on all clients, noise of bounded variance
+        (that of single samples is not bounded), exact means, at least one whole round, and their
+        own step sizes: `numbers` names the hyperparameters.
         """
         whole = self.steps is None or self.steps >= local_steps
         same = self.constants.monotone and self.constants.xi == 0 and self.constants.exact

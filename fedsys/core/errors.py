@@ -1,4 +1,4 @@
-"""Errors that are answers: one line that says what was given, what is allowed and what to do."""
+"""Errors: one line that states what was given, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import traceback
 
 
 class FedsysError(Exception):
-    """An end of the run that the user is told about in one line, by one rank.
+    """An error that ends the run and is printed in one line, by one rank.
 
-    `reporter` is the rank that prints the line; every other rank leaves without a word.
+    `reporter` is the rank that prints the line; the other ranks exit without output.
     """
 
     exit_code = 1
@@ -23,7 +23,7 @@ class FedsysError(Exception):
 
 
 class InputError(FedsysError, ValueError):
-    """The user asked for something that cannot be done as asked."""
+    """The configuration, a file or an argument is invalid."""
 
     exit_code = 2
 
@@ -41,13 +41,13 @@ class NonFiniteError(FedsysError, ArithmeticError):
 
 
 class InterruptedRunError(FedsysError):
-    """The run was asked to stop, kept its state and can go on later."""
+    """A signal stopped the run; its state is kept, and the run can be resumed."""
 
     exit_code = 75
     """EX_TEMPFAIL of sysexits.h: try again later. Launchers requeue by it."""
 
     exit_code_of_ctrl_c = 130
-    """128 + SIGINT, by which shells know Ctrl-C: nobody wants that run back in a queue."""
+    """128 + SIGINT, the code of shells for Ctrl-C; launchers do not requeue it."""
 
     def __init__(self, message: str, by_ctrl_c: bool = False) -> None:
         super().__init__(message)
@@ -60,9 +60,9 @@ class StorageError(FedsysError, OSError):
 
     @classmethod
     def of(cls, error: OSError, what: str, advice: str) -> FedsysError:
-        """Return the answer to an error before anything was run.
+        """Return the error to raise if writing fails before the run starts.
 
-        A place where nobody may write is a wrong setting (`InputError`); a full disk is not.
+        A folder that is not writable is an invalid setting (`InputError`); a full disk is not.
         """
         kind = InputError if error.errno in _WRONG_PLACE else cls
         return kind(f"{what}: {error.strerror or error}; {advice}")
@@ -85,7 +85,7 @@ class UnforeseenError(FedsysError):
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an exception says, up to its first line break."""
+    """Return the first line of an exception's message."""
     return next(iter(str(error).strip().splitlines()), "")
 
 
@@ -106,11 +106,11 @@ def debugs() -> bool:
 
 def print_command_error(command: str, error: Exception) -> int:
     """Print the one line of an error that ended a command of one process; return its exit code."""
-    told = error if isinstance(error, FedsysError) else unforeseen(error)
-    if told is not error and debugs():
+    shown = error if isinstance(error, FedsysError) else unforeseen(error)
+    if shown is not error and debugs():
         traceback.print_exception(error)
-    print(f"{command}: {' '.join(told.message.split())}", file=sys.stderr, flush=True)
-    return told.exit_code
+    print(f"{command}: {' '.join(shown.message.split())}", file=sys.stderr, flush=True)
+    return shown.exit_code
 
 
 def require(condition: bool, owner: str, name: str, value: object, rule: str) -> None:
@@ -151,5 +151,5 @@ class TermError(InputError):
 
 
 def print_error(message: str) -> None:
-    """The one line that the user gets."""
+    """Print an error on stderr, in one line."""
     print(f"fedsys: {' '.join(message.split())}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""One validation of types for everything that a configuration can set.
+"""Validation of the types of everything that a configuration can set.
 
 Configurations come from YAML and the command line, where `true`, `nan`, `1e30`, a list or null can
 stand in any place. The declared type of a field says what it takes; a class adds its own ranges.
@@ -144,7 +144,7 @@ _PLURALS = {int: "whole numbers", float: "numbers", str: "strings"}
 
 
 def _rule(value: object, hint: Any) -> str:
-    """What a value of this type is, in words."""
+    """Return the description of a type for error messages."""
     rule = _name(hint)
     if isinstance(value, int) and abs(value) > _LARGEST_INT:
         return f"{rule} below 2^63"

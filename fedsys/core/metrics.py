@@ -1,4 +1,4 @@
-"""What each metric of a record means: its direction, its axis and whether it is the headline.
+"""The metrics of a record: meaning, direction, axis, and whether one is the headline.
 
 A record is one line of metrics.jsonl. It has bookkeeping columns (`BOOKKEEPING`) and metrics. The
 console, curves.png, summary.json, reports and reproductions ask `metric(name)` how to treat one.

@@ -294,7 +294,7 @@ AnyOracle = TypeVar("AnyOracle", bound=Oracle, covariant=True)
 
 
 class Problem(Protocol[AnyOracle]):
-    """What a configuration of the group `problem` builds: a factory of oracles."""
+    """A factory of oracles, which a configuration of the group `problem` builds."""
 
     def oracle(self, site: Site) -> AnyOracle:
         """Return the oracle of the clients hosted at `site`; every rank calls it once."""

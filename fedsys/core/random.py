@@ -1,4 +1,4 @@
-"""Counter-based randomness: a number depends on what it is for, never on who drew before.
+"""Counter-based random numbers: a draw depends on its purpose, not on earlier draws.
 
 Every stream is a Philox generator whose key is (seed, purpose) and whose counter starts at
 (client, step, k). Hence the draws of a client are the same on any rank, in any order, and after
@@ -34,9 +34,9 @@ def generator(
 
 
 class Streams:
-    """The streams of one purpose, by one generator that is set to where each of them begins.
+    """The streams of one purpose, from one generator whose counter is set to each stream's start.
 
-    A third of the cost of making each: for those that are opened once per client.
+    Setting it costs a third of constructing a generator; streams are opened once per client.
     """
 
     def __init__(self, seed: int, purpose: str) -> None:

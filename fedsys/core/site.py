@@ -1,4 +1,4 @@
-"""Where an oracle lives."""
+"""The site of an oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsys.system.memory import to_device
 
 @dataclass(frozen=True)
 class Site:
-    """Where an oracle lives: which clients it serves, with which numbers, on which device."""
+    """The site of an oracle: its clients, seed, dtype and device."""
 
     placement: Placement = field(default_factory=lambda: Placement(1))
     seed: int = 0
@@ -33,6 +33,6 @@ class Site:
         return to_device(values, self.device).to(self.dtype)
 
     def rows(self, point: Tensor) -> Tensor:
-        """One point [d] as the row of every hosted client, in this site's numbers."""
+        """Return a point [d] as the row of every hosted client, in the site's dtype and device."""
         point = point.to(dtype=self.dtype, device=self.device)
         return point.expand(len(self.hosted), -1)

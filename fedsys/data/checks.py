@@ -1,4 +1,4 @@
-"""What every data set must satisfy; an error names the part or file, and the first wrong sample.
+"""Checks of every data set; an error names the part or file, and the first invalid sample.
 
 Images in bytes are not looked at: every byte is a valid pixel. Other inputs are summed once, which
 copies nothing; the search for the sample begins only where the sum is not finite.

@@ -134,7 +134,7 @@ class Dataset:
 
 
 class DatasetSource(Protocol):
-    """What a configuration of the group `dataset` builds."""
+    """A source of a data set, which a configuration of the group `dataset` builds."""
 
     def load(self) -> Dataset:
         """Read and return the data set."""

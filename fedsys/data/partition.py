@@ -15,7 +15,7 @@ from fedsys.data.dataset import Dataset
 
 
 class Partition(Protocol):
-    """What a configuration of the group `partition` builds.
+    """A rule that partitions samples, which a configuration of the group `partition` builds.
 
     The indices are rows of the data set. If a problem leaves some rows out (`Imbalance`), these are
     removed from the parts afterwards. A partition with the class attribute `of_kept = True` gets

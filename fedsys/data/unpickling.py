@@ -47,7 +47,7 @@ def load_plain(content: bytes) -> Any:
 
 
 class _StandIn:
-    """What a pickle gets for a name; BUILD cannot change it."""
+    """The stand-in for a name in a pickle; BUILD cannot change it."""
 
     __slots__ = ()
 

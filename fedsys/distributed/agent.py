@@ -1,4 +1,4 @@
-"""What the launcher does with the ranks of its host when they start, fail or are told to stop."""
+"""Start, restart and stop the ranks of a host, as the launcher does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FINAL_EXIT_CODES = (
 
 
 class RankSupervisor(LauncherHooks):
-    """Restart crashed ranks, but none that had an invalid configuration or were told to stop.
+    """Restart crashed ranks, except after an invalid configuration or a stop signal.
 
     Signals that request a stop are forwarded to the ranks, which run in sessions of their own; the
     ranks write a checkpoint and end the job. A second Ctrl-C kills the ranks at once. After a

@@ -1,4 +1,4 @@
-"""How ranks agree on a round to do something after, without a collective."""
+"""Agree on the round after which all ranks do something, without a collective."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from fedsys.distributed.world import World
 
 
 class Agreement:
-    """Something that all ranks want sooner or later, and do after the same round.
+    """An action that every rank requests eventually, and that all ranks take after the same round.
 
-    A rank that wants it leaves a note in the store at its next round's end and goes on. A rank can
-    end a round only after all have ended the one before it, so the first round after the latest of
-    those notes ends with all of them in everybody's sight: that one it is.
+    A rank that requests the action writes the number of its round to the store at the end of that
+    round and continues. A rank can end a round only after all ranks have ended the previous one.
+    At the end of the first round after the latest number, all ranks therefore see all numbers, and
+    take the action.
 
     Args:
         world: the ranks.
@@ -24,7 +25,7 @@ class Agreement:
         self._has_left_note = False
 
     def holds(self, rounds: int) -> bool:
-        """Whether this is the round; a rank that wants it asks at the end of every one."""
+        """Return whether this is the round; call it after every round once the action is wanted."""
         if self._world.ranks == 1:
             return True
         try:
@@ -43,7 +44,7 @@ class Agreement:
         return here > max(tuple(map(int, store.get(note).split())) for note in notes)
 
     def begin_again(self) -> None:
-        """It was done, on all ranks; what they want from now on is the next time."""
+        """Start the next agreement, after all ranks have taken the action."""
         self._times += 1
         self._has_left_note = False
 

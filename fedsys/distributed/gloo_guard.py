@@ -45,7 +45,7 @@ def guarded(peers: Sequence[str] | None) -> Iterator[None]:
 
 @contextmanager
 def _filtered(open_sockets: Callable[[], None], peers: Sequence[str] | None) -> Iterator[None]:
-    """Open sockets that only the peers reach, and nobody after the context."""
+    """Open sockets that accept the peers only, and no connection after the context."""
     before = {*_listeners()}
     open_sockets()
     own = [listener for inode, listener in _listeners().items() if inode not in before]

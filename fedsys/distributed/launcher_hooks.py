@@ -1,4 +1,4 @@
-"""What the launcher and torchrun tell each other, in terms that do not depend on torch's classes.
+"""The interface between the launcher and torchrun, independent of torch's classes.
 
 `fedsys.distributed.torch_internals` connects these hooks to torchrun.
 """
@@ -35,7 +35,7 @@ class RendezvousFailedError(Exception):
 
 
 class LauncherHooks(Protocol):
-    """What fedsys does at the steps of torchrun's agent, which runs the ranks of one host."""
+    """The actions of fedsys at the steps of torchrun's agent, which runs the ranks of one host."""
 
     seconds_to_checkpoint: int
     """Time that ranks have to end when another host joins."""
@@ -71,7 +71,7 @@ class LauncherHooks(Protocol):
 
 @dataclass(frozen=True)
 class Meeting:
-    """What a launcher knows once all launchers of a run have met.
+    """The result of a rendezvous for one launcher.
 
     Attributes:
         store: shared by the launchers.
@@ -87,7 +87,7 @@ class Meeting:
 
 
 class ElasticMeeting(Protocol):
-    """How the ranks of hosts that come and go find their store."""
+    """The store of the ranks in a run whose hosts may leave and return."""
 
     launchers: dist.Store
     """The store where the launchers meet."""

@@ -1,4 +1,4 @@
-"""How the launchers of a run meet: over authenticated connections, and without pickle.
+"""The rendezvous of the launchers of a run: authenticated, and without pickle.
 
 The backends of this module replace those of torchrun, whose stores listen on all interfaces and
 accept every connection. Ranks connect to a store on the loopback interface of their own host. With

@@ -1,4 +1,4 @@
-"""What torchrun would have told a rank, from what SLURM told it: `srun python -m fedsys`."""
+"""Derive torchrun's variables from those of SLURM, for `srun python -m fedsys`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _FIRST_PORT, _PORTS = 15_000, 15_000
 
 
 def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE, ... of a task of a job step; nothing elsewhere, or where torchrun spoke.
+    """Return RANK, WORLD_SIZE, ... of a task of a job step; nothing elsewhere or under torchrun.
 
     A batch script has SLURM_PROCID and SLURM_NTASKS, too, but is a single process: only srun sets
-    what begins with SLURM_STEP_.
+    the variables that begin with SLURM_STEP_.
     """
     if "WORLD_SIZE" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", 1)) < 2:
         return {}
@@ -32,14 +32,14 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(nodes: str) -> str:
-    """The first name of SLURM's short form: n[07-09,12],m1 begins with n07."""
+    """Return the first host of SLURM's compressed list: n07 of n[07-09,12],m1."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     assert first is not None
     return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first[0])
 
 
 def _tasks_of_nodes(counts: str) -> list[int]:
-    """2(x3),1 is [2, 2, 2, 1]."""
+    """Expand SLURM's counts: 2(x3),1 is [2, 2, 2, 1]."""
     tasks: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", counts):
         tasks += [int(count)] * int(times or 1)

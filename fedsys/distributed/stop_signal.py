@@ -1,4 +1,4 @@
-"""A signal that asks a run to stop, at any rank: all ranks follow it after the same round."""
+"""Signals that stop a run: all ranks stop after the same round, whichever rank received one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedsys.distributed.agreement import Agreement
 from fedsys.distributed.world import World
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-"""What docker stop and launchers send; what SLURM can be told to send before its time limit;
-Ctrl-C; a terminal that is closed."""
+"""SIGTERM of launchers and `docker stop`, SIGUSR1 of SLURM before its time limit (`--signal`),
+Ctrl-C, and SIGHUP of a terminal that is closed."""
 
 _IGNORABLE = (signal.SIGINT, signal.SIGHUP)
-"""What nohup, or a shell for its background jobs, can tell a process to ignore. Launchers ignore
-others only until the process can handle them."""
+"""Signals that nohup, or a shell for its background jobs, sets to be ignored. Launchers ignore the
+other ones only until the process can handle them."""
 
 _CTRL_C = "SIGINT (Ctrl-C)"
 
@@ -28,10 +28,10 @@ _ASKED = "a stop was asked for"
 
 
 class StopSignal:
-    """Lets all ranks stop after the same round.
+    """Stop all ranks after the same round.
 
-    Who did not get the signal hears of it from a thread that sleeps until there is something to
-    hear, so an undisturbed round costs the reading of one attribute.
+    On the other ranks a thread waits for the key that the signalled rank sets in the store. A round
+    without a signal costs one attribute access.
 
     Args:
         world: the ranks that stop together.
@@ -41,13 +41,13 @@ class StopSignal:
         self._world = world
         self._cause = ""
         self._agreement = Agreement(world, "stop")
-        self._has_told = False
+        self._is_passed_on = False
         self._listens = False
         self._has_state = self._got_ctrl_c = False
         self._before: dict[signal.Signals, Any] = {}
 
     def listen(self) -> None:
-        """From now on the signals no longer end this process, but its run."""
+        """Handle the signals: from now on they stop the run instead of ending the process."""
         ignored = [n for n in _IGNORABLE if signal.getsignal(n) is signal.SIG_IGN]
         handled = [n for n in SIGNALS if n not in ignored]
         self._before = {number: signal.signal(number, self._on_signal) for number in handled}
@@ -55,7 +55,7 @@ class StopSignal:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def listen_to_others(self) -> None:
-        """The same for the signals that other ranks get; once the ranks can meet."""
+        """Watch the store for signals that other ranks received; call it once the store is open."""
         if self._world.ranks > 1 and not self._listens:
             self._listens = True
             # A connection of its own: the thread's call keeps it busy.
@@ -63,36 +63,36 @@ class StopSignal:
             Thread(target=self._wait_for_others, args=(store,), daemon=True).start()
 
     def let_go(self) -> None:
-        """Let the signals end the process again: there is nothing left to save."""
+        """Restore the previous signal handlers, once there is nothing left to save."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def begin(self) -> None:
-        """There is a state from now on, which a signal must not lose."""
+        """Declare that there is a state, which a signal must not lose."""
         self._has_state = True
 
     @property
     def cause(self) -> str:
-        """Which signal, and at which rank."""
+        """The signal, and the rank that received it."""
         if not self._cause and self._world.ranks > 1:
-            with suppress(RuntimeError):  # whoever got it has left a note before it stopped
+            with suppress(RuntimeError):  # the signalled rank sets the key before it stops
                 self._cause = str(self._world.store.get(_ASKED), "utf-8")
         return self._cause
 
     def error(self, message: str) -> InterruptedRunError:
-        """The end of the run that the signal asked for."""
+        """Return the error that ends the run, with the signal as its cause."""
         return InterruptedRunError(f"{self.cause}: {message}", self.cause.startswith(_CTRL_C))
 
     def is_due(self, rounds: int) -> bool:
-        """Whether all ranks stop after this round; each asks at the end of every one."""
+        """Return whether all ranks stop after this round; call it at the end of every round."""
         return self.is_asked_for() and self._agreement.holds(rounds)
 
     def is_asked_for(self) -> bool:
-        """Whether this rank knows that the run is to stop; the others then learn of it, too."""
+        """Return whether a stop was requested, and pass the request on to the other ranks."""
         if not self._cause:
             return False
-        if self._world.ranks > 1 and not self._has_told:
-            self._has_told = True
+        if self._world.ranks > 1 and not self._is_passed_on:
+            self._is_passed_on = True
             try:
                 self._world.store.set(_ASKED, self._cause)
             except RuntimeError as error:
@@ -100,7 +100,7 @@ class StopSignal:
         return True
 
     def _on_signal(self, number: int, frame: object) -> None:
-        # Not by the cause: another rank may have told of the same Ctrl-C before it arrives here.
+        # The cause cannot decide this: another rank may have passed on the same Ctrl-C already.
         is_second = number == signal.SIGINT and self._got_ctrl_c
         self._got_ctrl_c |= number == signal.SIGINT
         name = _CTRL_C if number == signal.SIGINT else signal.Signals(number).name

@@ -1,7 +1,7 @@
-"""Where the ranks of a run, and their launchers, leave notes for each other: a TCPStore.
+"""The key-value store of the ranks of a run and their launchers: a TCPStore.
 
-A TCPStore lets in whoever reaches it, so it listens on the loopback interface only. On several
-hosts a gate (tunnel.py) admits those that know the shared secret.
+A TCPStore accepts every connection, so it listens on the loopback interface only. On several
+hosts a gate (tunnel.py) admits peers that know the shared secret.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An authenticated way to a TCPStore, which itself lets anybody in.
+"""An authenticated tunnel to a TCPStore, which itself accepts every connection.
 
 A store listens on the loopback interface of its host. A `Gate` beside it listens on the network,
 lets in those that know the secret and forwards their bytes to the store. On the other hosts a
@@ -8,8 +8,8 @@ lets in those that know the secret and forwards their bytes to the store. On the
 
 Both ends prove that they know the secret by an HMAC of two fresh nonces, one from each, before
 anything else is sent. Every frame after that has an HMAC with a key of its connection and
-direction, and its number: nobody can add, change, repeat or reorder frames. Frames are not
-encrypted.
+direction, and its number: added, changed, repeated and reordered frames are detected. Frames are
+not encrypted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes of a run: who they are, how they meet, and what each computes on."""
+"""The processes of a run: their numbers, their rendezvous, and their devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 _PATIENCE = timedelta(minutes=5)
 _stores: dict[tuple[str, str], stores.Store] = {}
-"""By address: a script may run several times, and its ranks leave a run at different moments."""
+"""Stores by address. A script may run several times, and its ranks end a run at different times."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class World:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> World:
-        """One process unless RANK and WORLD_SIZE, or SLURM's names for them, say otherwise."""
+        """Return the world of RANK and WORLD_SIZE or SLURM's variables; else a single process."""
         environment = {**environment, **slurm.variables(environment)}
 
         def number(name: str, default: int) -> int:
@@ -62,13 +62,13 @@ class World:
 
     @property
     def store(self) -> Any:
-        """Where the ranks leave notes for each other; open before and after any process group."""
+        """The key-value store of the ranks; it is open before and after any process group."""
         assert self.ranks > 1
         if self._store is None:
             os.environ.update(slurm.variables(os.environ))  # torch reads what torchrun would set
             address = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
             if self._store_error is not None:
-                raise self._store_error  # who reports it need not wait for the store again
+                raise self._store_error  # the reporting rank need not wait for the store again
             if address not in _stores:
                 try:
                     _stores[address] = stores.from_environment(self.rank, self.ranks, _PATIENCE)
@@ -128,7 +128,7 @@ class World:
         return None if is_tunnel else network.own_address(None, host)
 
     def _peers(self, store: Any) -> list[str] | None:
-        """All addresses of all hosts; None on a single one."""
+        """Return all addresses of all hosts; None on a single host."""
         if stores.is_one_host(self.ranks):
             return None
         store.set(f"addresses {self.rank}", encode(network.own_addresses()))
@@ -153,7 +153,7 @@ class World:
         return str(self.store.get(key), "utf-8")
 
     def on_all_ranks(self, work: Callable[[], Result]) -> Result:
-        """Do the same on all ranks; if it fails on any, it fails on all, and one rank says why."""
+        """Run `work` on all ranks; if it fails on one, raise its error on all."""
         result: Result | None = None
         mine: FedsysError | None = None
         try:
@@ -177,7 +177,7 @@ class World:
         return result  # type: ignore[return-value]
 
     def report_failure(self, error: FedsysError, print_line: Callable[[str], None]) -> None:
-        """One rank says what happened; the others wait for it, lest the launcher stops it first."""
+        """Print the error on one rank; the others wait, so that the launcher does not stop it."""
         if self.ranks == 1:
             print_line(error.message)
             return
@@ -195,7 +195,7 @@ class World:
 
     @property
     def failure_detector(self) -> FailureDetector:
-        """How the ranks find out which of them was lost."""
+        """The detector that finds out which rank was lost."""
         if self._failure_detector is None:
             hosts = self._hosts or ["host unknown"] * self.ranks
             self._failure_detector = FailureDetector(
@@ -204,7 +204,7 @@ class World:
         return self._failure_detector
 
     def exchange_hosts(self) -> None:
-        """Learn the name of every rank's host, for the line that names one that is lost."""
+        """Gather the host name of every rank, for the message about a lost rank."""
         self._hosts = self.transport.all_gather_values(socket.gethostname(), text)
 
 
@@ -225,7 +225,7 @@ def _parse_address(value: Any) -> str:
 
 
 def choose_backend(wanted: str, local_ranks: int, gpus: int) -> str:
-    """nccl if every rank of the host has a GPU of its own, else gloo."""
+    """Return nccl if every rank of the host has a GPU of its own, else gloo."""
     if wanted == "nccl" and gpus < local_ranks:
         raise InputError(
             f"communicator.backend=nccl needs a GPU for each of the {local_ranks} ranks of this "
@@ -235,7 +235,7 @@ def choose_backend(wanted: str, local_ranks: int, gpus: int) -> str:
 
 
 def choose_device(wanted: str, local_rank: int, gpus: int) -> torch.device:
-    """cuda:LOCAL_RANK where there is one (ranks share too few GPUs), else the CPU."""
+    """Return cuda:LOCAL_RANK (modulo the number of GPUs) if there are GPUs, else the CPU."""
     if wanted == "auto":
         return torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
     device: torch.device | None
@@ -253,9 +253,9 @@ def choose_device(wanted: str, local_rank: int, gpus: int) -> torch.device:
 
 
 def set_threads(local_ranks: int) -> None:
-    """Cores / ranks of this host, unless the user set OMP_NUM_THREADS.
+    """Set the number of threads to cores / ranks of this host, unless OMP_NUM_THREADS is set.
 
-    torchrun sets it to 1 on its own account; its own environment tells whether the user did.
+    torchrun sets it to 1 by itself; the environment of the torchrun process shows if the user did.
     """
     if "OMP_NUM_THREADS" in os.environ and not _torchrun_chose_the_threads():
         return

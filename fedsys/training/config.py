@@ -14,7 +14,7 @@ GROUPS = ("algorithm", "problem", "model", "dataset", "partition", "communicator
 
 @dataclass
 class RunSettings:
-    """Where the run directory is."""
+    """The location of the run directory."""
 
     root: str = "runs"
     dir: str | None = None
@@ -23,7 +23,7 @@ class RunSettings:
 
 @dataclass
 class CheckpointSettings:
-    """How often a checkpoint is written, and how many are kept."""
+    """The frequency of checkpoints, and how many are kept."""
 
     every: int = 50
     minutes: Any = 10.0  # not `float`: OmegaConf would convert `true` to 1.0

@@ -29,7 +29,7 @@ class Evaluation:
     Args:
         oracle: the oracle of the clients hosted here.
         communicator: connects the ranks; evaluation is not counted as traffic.
-        is_asked_to_stop: whether this rank knows that the run is to stop.
+        is_asked_to_stop: whether a stop was requested, as far as this rank knows.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the options of a run mean: how long it is, where it is written and whether it resumes."""
+"""Interpret the options of a run: its length, its run directory and whether it resumes."""
 
 from __future__ import annotations
 

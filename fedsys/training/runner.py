@@ -51,7 +51,7 @@ class Runner:
         on_first_step: called once before the first step, with its number and whether the record of
             the state that the run starts from is complete.
         stops_after: whether the run is to stop after so many rounds; all ranks answer alike.
-        is_asked_to_stop: whether this rank knows that the run is to stop.
+        is_asked_to_stop: whether a stop was requested, as far as this rank knows.
         records: the records of the run; a resumed run starts with the earlier ones.
         theory: the constants that hyperparameters were computed from, after `prepare`.
         warnings: the warnings of the run.

@@ -31,7 +31,8 @@ class Browser:
             [
                 *("bash", "-c", 'exec "$@" 3<&{} 4>&{}'.format(*theirs), "bash", CHROMIUM),
                 *("--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
-                *("--disable-dev-shm-usage", "--no-first-run"),
+                *("--disable-dev-shm-usage", "--no-first-run", "--disable-quic", "--disable-sync"),
+                *("--disable-background-networking", "--disable-component-update"),
                 f"--user-data-dir={self._home.name}",
             ],
             pass_fds=theirs,

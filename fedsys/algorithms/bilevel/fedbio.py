@@ -31,7 +31,7 @@ class BilevelState(State):
 
 @dataclass(frozen=True)
 class _TwoStages(PeriodicAlgorithm[Bilevel, BilevelState]):
-    """What both algorithms share: step sizes, hypergradient, and a second stage.
+    """The common part of FedBiO and FedBiOAcc: step sizes, hypergradient and a second stage.
 
     In the second stage x is fixed, and one y for all clients is fitted from the start by FedAvg on
     g (Section 6): it is for x that are weights.

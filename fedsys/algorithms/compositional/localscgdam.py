@@ -31,14 +31,14 @@ class LocalSGDAMState(MinimaxState):
 
 @dataclass(frozen=True)
 class CompositionalState(LocalSGDAMState):
-    """The same, and the estimate h of the inner function."""
+    """The state of a min-max algorithm, and the estimate h of the inner function."""
 
     h: Tensor
 
 
 @dataclass(frozen=True)
 class _LettersOfAlgorithm1(StagedAlgorithm[AnyOracle, AnyMinimaxState]):
-    """What both algorithms share: the letters of Algorithm 1, and what is divided in stages."""
+    """The common hyperparameters, named as in Algorithm 1; eta is divided in stages."""
 
     eta: Rate = 0.3
     gamma_x: Rate = 0.33

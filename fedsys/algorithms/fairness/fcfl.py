@@ -38,7 +38,7 @@ class FCFL(Algorithm[Grouped, FCFLState]):
     raising the loss. Second stage: x <- x - lr a'D, D = [grad l_1, ..., grad l_M, G_g (0 within the
     budget)], a maximises the descent of the mean loss, with none of the objectives going up.
 
-    Every step communicates: each client tells its l_i, g_i and their gradients.
+    Every step communicates: each client sends its l_i, g_i and their gradients.
 
     Args:
         lr: the step size, a number or a schedule.
@@ -77,9 +77,9 @@ class FCFL(Algorithm[Grouped, FCFLState]):
         loss, loss_grad = oracle.loss_and_grad(s.x, xi)
         disparity, disparity_grad = oracle.disparity_and_grad(s.x, xi)
         values = torch.stack([loss, disparity], dim=1)
-        told = sync.gather(torch.cat([values, loss_grad, disparity_grad], dim=1))
-        f, g = told[:, 0], told[:, 1]
-        grads_l, grads_g = told[:, 2:].chunk(2, dim=1)
+        sent = sync.gather(torch.cat([values, loss_grad, disparity_grad], dim=1))
+        f, g = sent[:, 0], sent[:, 1]
+        grads_l, grads_g = sent[:, 2:].chunk(2, dim=1)
         G_g = (g / s.delta[0, 1]).softmax(0) @ grads_g
         if oracle.step >= self.first_stage:
             direction = self._second(grads_l, G_g, g)

@@ -34,7 +34,7 @@ class Identity:
     """A = I: what makes AdaFGDA equal to FGDA."""
 
     def start(self, w: Tensor) -> Tensor:
-        """Nothing to remember."""
+        """The identity has no memory."""
         return w.new_zeros(0, len(w))
 
     def remember(self, memory: Tensor, w: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the periodic min-max algorithms share: two players, their step sizes and their moves."""
+"""The common part of periodic min-max algorithms: two players, their step sizes and steps."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class FedNest(MinimaxAlgorithm[MinimaxState]):
         return sync(x_i)
 
     def _grads(self, x: Tensor, y: Tensor, oracle: Minimax) -> tuple[Tensor, Tensor]:
-        """What the corrections are made of, at the common point."""
+        """Return the gradients at the common point, from which the corrections are computed."""
         if self.needs_full_operator:
             return oracle.full_grads(x, y)
         return oracle.grads(x, y, oracle.draw())

@@ -22,7 +22,7 @@ class SnapshotState(MinimaxState):
 
 @dataclass(frozen=True)
 class SnapshotAlgorithm(MinimaxAlgorithm[AnyMinimaxState]):
-    """What the + algorithms share: the ascent uses a snapshot of the averaged x.
+    """The common part of the + algorithms: the ascent uses a snapshot of the averaged x.
 
     Args:
         snapshot_every: S in steps, a multiple of K; 0 for K^2.

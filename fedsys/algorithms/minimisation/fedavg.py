@@ -50,7 +50,7 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
     @override
     def step(self, s: MinimisationState, oracle: Minimisation, sync: Sync) -> MinimisationState:
         g = oracle.grad(s.x, oracle.draw())
-        # In one pass over memory, and in place of the gradient, which nobody else has.
+        # In one pass over memory, and in place of the gradient, which is used nowhere else.
         x = torch.sub(s.x, g, alpha=at(self.lr, oracle.step), out=g)
         return MinimisationState(sync(x))
 

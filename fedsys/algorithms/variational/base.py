@@ -1,4 +1,4 @@
-"""What the periodic algorithms for operators share: a step size, which a theorem may choose."""
+"""The common part of periodic algorithms for operators: a step size, possibly from a theorem."""
 
 from __future__ import annotations
 

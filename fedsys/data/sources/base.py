@@ -1,4 +1,4 @@
-"""What all data sets have in common: a folder, permission to download, and limits."""
+"""The common part of data sets: a folder, permission to download, and limits."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class FileSource(DownloadableSource):
     md5: ClassVar[str]
 
     def path(self) -> Path:
-        """Where the file is."""
+        """Return the path of the file."""
         return self.locate() / self.top / self.file
 
     def files(self, root: Path) -> list[str]:

@@ -23,14 +23,14 @@ from fedsys.data.storage import cache_folder, data_folder, fingerprint, make_fol
 
 
 class Listing(NamedTuple):
-    """Pictures, their labels 0 and 1, and the classes these were made from."""
+    """Image files, their labels 0 and 1, and the classes that the labels derive from."""
 
     paths: list[Path]
     labels: np.ndarray
     classes: np.ndarray
 
     def take(self, rows: np.ndarray | None) -> Listing:
-        """Some of them."""
+        """Return the selected images."""
         if rows is None:
             return self
         paths = [self.paths[row] for row in rows]
@@ -82,10 +82,10 @@ class PictureSource(Source):
 
     @abstractmethod
     def listings(self, folder: Path) -> tuple[Listing, Listing]:
-        """What is in the training and the test part."""
+        """Return the training and the test part."""
 
     def missing(self, what: Path) -> InputError:
-        """What to say when something is not there."""
+        """Return the error about a missing file."""
         return InputError(
             f"{self.name}: {what} is missing; get the data from {self.page} and unpack it so that "
             f"dataset.root (or FEDSYS_DATA) holds {self.top}/{self.layout}"
@@ -155,11 +155,11 @@ class SplitPictureSource(PictureSource):
         require(0 < self.test_share < 1, self.name, "test_share", self.test_share, "in (0, 1)")
 
     def listings(self, folder: Path) -> tuple[Listing, Listing]:
-        """The same share of each class in both parts."""
+        """Split so that both parts have the same share of each class."""
         whole = self.listing(folder)
         train, test = stratified_split(whole.classes, self.test_share)
         return whole.take(train), whole.take(test)
 
     @abstractmethod
     def listing(self, folder: Path) -> Listing:
-        """All that has a label."""
+        """Return all files with a label."""

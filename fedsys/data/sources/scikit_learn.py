@@ -55,7 +55,7 @@ class EmbeddedSource(Source):
 
     @abstractmethod
     def scaled(self, inputs: np.ndarray, train: np.ndarray) -> np.ndarray:
-        """All inputs, scaled by what the training part tells."""
+        """Return all inputs, scaled by statistics of the training part."""
 
 
 @dataclass(frozen=True, kw_only=True)

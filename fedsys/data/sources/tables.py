@@ -239,7 +239,7 @@ def split_by_group(
 
 
 def _scaling(inputs: np.ndarray, scaling: str) -> tuple[np.ndarray, np.ndarray]:
-    """What to subtract from each column, and what to divide it by; a column of zeros stays."""
+    """Return the offset and the divisor of each column; a column of zeros is unchanged."""
     if scaling == "standard":
         shift, scale = inputs.mean(0), inputs.std(0)
     else:

@@ -170,7 +170,7 @@ class CIFAR10(TorchvisionSource):
 
 @dataclass(frozen=True, kw_only=True)
 class CIFAR100(CIFAR10):
-    """The same with 100 classes: cifar-100-python in `root`.
+    """CIFAR-100, read from cifar-100-python in `root`.
 
     Args:
         task: "classes", or "animal_machine": 45 classes of animals against the 10 of vehicles,
