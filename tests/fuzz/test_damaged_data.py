@@ -56,7 +56,7 @@ def kept_in_cache(folder: Path) -> list[Path]:
     return [p for p in (folder / "cache").rglob("*") if not p.name.endswith(".lock")]
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_at_least_a_hundred_damaged_files() -> None:
     assert len(DAMAGED) >= 100
 
 

@@ -54,7 +54,7 @@ def lines_of(said: str, program: str) -> list[str]:
     return lines
 
 
-def test_there_are_at_least_sixty_of_them() -> None:
+def test_there_are_at_least_sixty_damaged_runs() -> None:
     assert len(CASES) >= 60
 
 

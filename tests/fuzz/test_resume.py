@@ -95,7 +95,7 @@ def test_everything_is_compared_but_a_short_list() -> None:
     assert not [name for name in names if name.endswith(("timeout", "backend", "download"))]
 
 
-def test_what_cannot_change_a_number_may_change(fedsys: Command, tmp_path: Path) -> None:
+def test_settings_that_cannot_change_a_number_may_change(fedsys: Command, tmp_path: Path) -> None:
     assert fedsys(*GAME).returncode == 0
     changed = ("rounds=6", "evaluate_every=1", "checkpoint.keep=1", "device=cpu", "resume=true")
     changed += ("communicator.timeout=50", "communicator.shared_memory=false", "objective=drift")

@@ -38,7 +38,7 @@ def test_a_compiled_network_computes_the_same() -> None:
         torch.testing.assert_close(compiled[name], value, rtol=1e-10, atol=1e-12)
 
 
-def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_backend_is_refused_with_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"compile must be one of .*inductor.*, got 'gcc'"):
         DeepAUC(Pictures(), compile="gcc")
 

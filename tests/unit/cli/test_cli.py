@@ -120,7 +120,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=lambda a: " ".join(a))
-def test_a_mistake_gives_one_line_and_exit_code_2_and_leaves_nothing_behind(
+def test_an_invalid_configuration_gives_one_line_and_exit_code_2_and_writes_nothing(
     arguments: tuple[str, ...], fedsys: Command, tmp_path: Path
 ) -> None:
     done = fedsys(*arguments)
@@ -132,9 +132,7 @@ def test_a_mistake_gives_one_line_and_exit_code_2_and_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_objective_that_nobody_measures_leaves_no_directory_and_no_name(
-    fedsys: Command, tmp_path: Path
-) -> None:
+def test_an_unknown_objective_creates_no_run_directory(fedsys: Command, tmp_path: Path) -> None:
     arguments = (*GAME, "clients=2", "rounds=1", "run.name=mine")
     done = fedsys(*arguments, "objective=nope")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
@@ -201,7 +199,7 @@ def test_without_a_run_directory_the_traceback_is_printed_on_request(
         (("clients=2",), "clients=2 is fewer than the 3 ranks"),
     ],
 )
-def test_three_ranks_make_a_mistake_with_one_voice(
+def test_an_invalid_configuration_on_three_ranks_is_reported_once(
     arguments: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     done = command(tmp_path, 3, *arguments)
@@ -243,9 +241,7 @@ def test_a_run_leaves_one_directory_with_everything(tmp_path: Path) -> None:
     assert done.stdout.count("relative_error") == 3  # first line, last line, table: rank 0 only
 
 
-def test_a_named_run_goes_on_where_it_was_and_ends_the_same(
-    fedsys: Command, tmp_path: Path
-) -> None:
+def test_a_named_run_resumes_and_ends_with_the_same_result(fedsys: Command, tmp_path: Path) -> None:
     overrides = (*GAME, "clients=3", "dtype=float64", "problem.batch_size=1")
     assert fedsys(*overrides, "rounds=8", "run.name=whole").returncode == 0
     assert fedsys(*overrides, "rounds=3", "run.name=parts").returncode == 0
@@ -343,7 +339,7 @@ def test_help_lists_the_groups(fedsys: Command) -> None:
     assert {"fedavg", "local_sgda", "proxskip"} <= set(line.split(": ")[1].split(", "))
 
 
-def test_a_run_on_data_keeps_who_got_what_and_says_what_is_missing_of_it(
+def test_a_run_saves_its_partition_and_reports_a_missing_part_of_the_data(
     fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDSYS_CACHE", str(tmp_path / "cache"))
@@ -366,7 +362,9 @@ def test_a_run_on_data_keeps_who_got_what_and_says_what_is_missing_of_it(
     assert (run / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_finished_run_of_two_ranks_is_started_again_and_says_what_it_said(tmp_path: Path) -> None:
+def test_a_finished_run_of_two_ranks_prints_the_same_summary_when_it_is_started_again(
+    tmp_path: Path,
+) -> None:
     """Only the first rank reads the records of before."""
     arguments = ("problem=quadratic_game", "problem.dim=2", "problem.samples=2", "clients=2")
     arguments += ("rounds=2", "run.name=first")

@@ -113,7 +113,7 @@ def test_the_memory_is_the_sum_of_a_clients_messages_and_the_mean_is_that_of_the
         assert step == 0 or (mean[0] - x.mean(0)).abs().max() > 1e-4
 
 
-def test_what_one_message_leaves_out_follows_in_the_next_ones() -> None:
+def test_error_feedback_sends_omitted_values_in_later_messages() -> None:
     communicator = opened("top_k", keep=0.25)
     communicator.at(0)(torch.zeros(3, 8, dtype=torch.float64))
     x = torch.arange(1.0, 25.0, dtype=torch.float64).view(3, 8)

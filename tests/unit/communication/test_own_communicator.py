@@ -105,7 +105,7 @@ def test_the_defaults_of_the_base_class_are_those_of_all_reduce() -> None:
         }
 
 
-def test_what_the_base_class_does_not_offer_is_refused_with_the_name_of_the_class() -> None:
+def test_a_verb_that_the_base_class_lacks_is_refused_with_the_name_of_the_class() -> None:
     with pytest.raises(InputError, match=r"communicator=Plain .*use communicator=skip_coin"):
         fedsys.run(GAME, ProxSkip(lr=0.1, p=0.5), steps=1, communicator=Plain())
     with pytest.raises(InputError, match=r"communicator=Plain .*use communicator=adaptive_matrix"):

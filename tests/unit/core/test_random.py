@@ -139,7 +139,7 @@ def test_two_epochs_two_draws_and_two_seeds_have_orders_of_their_own() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == len(epochs)
 
 
-def test_a_batch_larger_than_the_data_goes_on_into_the_next_epochs() -> None:
+def test_a_batch_larger_than_the_data_continues_into_the_next_epochs() -> None:
     (row,) = batch_rows(batches([2], batch_size=7), step=0)
     counts = np.bincount(np.array(row) - 200, minlength=3)
     assert len(row) == 7

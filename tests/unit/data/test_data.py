@@ -145,7 +145,7 @@ def test_by_default_nothing_is_left_out_and_nothing_is_said() -> None:
         assert sum(oracle.sizes) == 240
 
 
-def test_what_is_left_out_is_said_with_the_counts() -> None:
+def test_omitted_samples_are_reported_with_counts() -> None:
     line = "imbalance: trains on 13 of 120 positive and 120 of 120 negative samples (positive_ratio"
     assert Imbalance(0.1)(CLOUDS, seed=0).note == f"{line}=0.1)"
     said = Imbalance(None, [3], [0, 1])(replace(CLOUDS, note="clouds: a part"), seed=0).note
@@ -197,7 +197,7 @@ def test_which_positives_stay_is_a_matter_of_the_seed() -> None:
     assert rows(first.train_inputs) != rows(other.train_inputs)
 
 
-def test_more_positives_than_there_are_is_refused_with_the_counts() -> None:
+def test_a_ratio_that_needs_more_positives_than_exist_is_refused_with_the_counts() -> None:
     message = r"positive_ratio=0\.75 asks for 360 positives, the data has 120 \(and 120 negatives\)"
     with pytest.raises(InputError, match=message):
         Imbalance(0.75)(CLOUDS, seed=0)
@@ -255,7 +255,7 @@ def test_bytes_stay_bytes_until_they_are_in_a_batch_which_is_scaled_by_channel()
             torch.testing.assert_close(image, by_first[round(float(image[0, 0, 0]), 9)])
 
 
-def test_what_is_evaluated_in_pieces_is_what_is_evaluated_whole(
+def test_evaluation_in_pieces_equals_evaluation_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def metrics() -> dict[str, float]:
@@ -300,7 +300,7 @@ def test_every_partition_is_a_disjoint_cover_pure_and_without_empty_clients(
     st.lists(st.integers(0, 3), min_size=6, max_size=90),
     st.integers(0, 1000),
 )
-def test_groups_are_cut_by_their_shares_whoever_gets_them(
+def test_groups_are_split_by_their_shares_in_any_order_of_clients(
     shares: list[float], drawn: list[int], seed: int
 ) -> None:
     labels, clients = np.array(drawn), len(shares)
@@ -310,7 +310,7 @@ def test_groups_are_cut_by_their_shares_whoever_gets_them(
     for group in set(drawn):
         sizes = sorted(int((labels[part] == group).sum()) for part in parts)
         ideal = sorted(share / sum(shares) * drawn.count(group) for share in shares)
-        # A cut is off by less than one at each end; feeding the empty moves at most one each.
+        # A cut is off by less than one at each end; filling empty clients moves at most one each.
         np.testing.assert_allclose(sizes, ideal, atol=1 + clients)
 
 
@@ -380,7 +380,7 @@ def test_sizes_by_a_power_law_are_those_of_a_hand() -> None:
     assert [len(part) for part in parts] == [60, 30, 20]
 
 
-def test_owners_and_counts_say_who_has_what() -> None:
+def test_owners_and_counts_describe_the_partition() -> None:
     client_split = ClientSplit([np.array([0, 3]), np.array([1])], np.array([7, 7, 8, 8]))
     assert client_split.owners().tolist() == [0, 1, -1, 0]
     names, counts = client_split.counts()
@@ -396,7 +396,7 @@ def test_owners_and_counts_say_who_has_what() -> None:
         (lambda: Group([1, 0]), r"shares must be a list of positive numbers, got \[1, 0\]"),
     ],
 )
-def test_what_a_partition_cannot_be_is_refused(make: Callable[[], object], message: str) -> None:
+def test_an_invalid_partition_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
 

@@ -92,7 +92,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_with_given_tensors_is_named_in_one_line(name: str) -> None:
+def test_an_error_in_given_tensors_is_named_in_one_line(name: str) -> None:
     changes, message = WRONG[name]
     with pytest.raises(InputError, match=re.escape(message)) as refusal:
         tensors(**changes)
@@ -329,5 +329,5 @@ def test_nothing_in_the_package_runs_code_from_a_file() -> None:
     ["pickle.load(f)", "torch.load(p)", "np.load(p)", "np.load(p, allow_pickle=True)",
      "tar.extractall(p)", "eval(x)", "yaml.load(f)", "Image.open(p)"],
 )  # fmt: skip
-def test_the_search_for_doors_finds_them(line: str) -> None:
+def test_the_search_for_unsafe_calls_finds_examples(line: str) -> None:
     assert any(door(name, call) for name, call in calls(ast.parse(line)))

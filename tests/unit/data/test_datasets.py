@@ -202,7 +202,7 @@ def brightness(inputs: torch.Tensor) -> list[int]:
     return [round(float(image.float().mean()), -1) for image in inputs]  # type: ignore[misc]
 
 
-def test_cats_and_dogs_are_told_apart_by_their_names(tmp_path: Path) -> None:
+def test_cats_and_dogs_are_labelled_by_their_file_names(tmp_path: Path) -> None:
     for number in range(10):
         for kind, value in (("cat", 50), ("dog", 200)):
             write_picture(tmp_path / "dogs-vs-cats" / "train" / f"{kind}.{number}.jpg", value)
@@ -268,7 +268,7 @@ def test_imagenet_is_animals_against_machines_and_keeps_its_classes(tmp_path: Pa
     assert brightness(own.load().train_inputs) == [30, 30, 120, 120]
 
 
-def test_only_pictures_within_the_limit_are_decoded(tmp_path: Path) -> None:
+def test_only_images_within_the_limit_are_decoded(tmp_path: Path) -> None:
     for number in range(10):
         for kind in ("cat", "dog"):
             path = tmp_path / "dogs-vs-cats" / "train" / f"{kind}.{number}.jpg"
@@ -309,7 +309,7 @@ def test_breast_cancer_is_scikit_learns_and_standardised() -> None:
         (ImageNet, r"is missing; get the data from the ImageNet page .*\{train,val\}/n\*/\*.JPEG"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_to_do(
+def test_a_missing_file_is_named_with_advice(
     source: Callable[..., DatasetSource], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -412,7 +412,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     found.close()
 
 
-def test_nothing_is_downloaded_unless_it_is_asked_for(server: Server, tmp_path: Path) -> None:
+def test_nothing_is_downloaded_by_default(server: Server, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"use dataset\.download=true"):
         MNIST(root=str(tmp_path / "root")).load()
     assert server.requests == []
@@ -462,9 +462,7 @@ def test_a_data_set_of_one_file_is_fetched_whole_or_not_at_all(
     assert len(German(root=str(root), download=True).load().train_labels) == 6
 
 
-def test_a_folder_that_somebody_left_incomplete_is_named_and_not_touched(
-    server: Server, tmp_path: Path
-) -> None:
+def test_an_incomplete_folder_is_named_and_left_unchanged(server: Server, tmp_path: Path) -> None:
     raw = tmp_path / "root" / "MNIST" / "raw"
     raw.mkdir(parents=True)
     (raw / "train-images-idx3-ubyte.gz").write_bytes(b"half")
@@ -482,7 +480,7 @@ def fill_and_die(target: Path) -> None:
     make_folder(target, fill)
 
 
-def test_what_a_killed_process_left_is_not_trusted_and_is_removed(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_not_used_and_are_removed(tmp_path: Path) -> None:
     target = tmp_path / "data"
     process = multiprocessing.get_context("fork").Process(target=fill_and_die, args=(target,))
     process.start()

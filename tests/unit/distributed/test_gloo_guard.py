@@ -31,7 +31,7 @@ def open_sockets() -> list[tuple[str, bool]]:
         return [(address, reaches((address, port))) for address, port in found]
 
 
-def test_ranks_of_one_host_listen_on_the_loopback_interface_and_take_no_stranger(
+def test_ranks_of_one_host_listen_on_the_loopback_interface_and_refuse_other_connections(
     ranks: Ranks,
 ) -> None:
     assert ranks(3, open_sockets) == [[(LOOPBACK, False)]] * 3

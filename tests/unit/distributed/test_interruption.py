@@ -102,7 +102,7 @@ def test_a_run_without_a_name_says_where_it_can_be_continued(
     assert f"run.dir={run} resumes the run" in stopped.stderr
 
 
-def test_a_sweep_that_is_asked_to_stop_begins_no_other_run(
+def test_a_stopped_sweep_starts_no_further_run(
     fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signalled_at(monkeypatch, 10)
@@ -110,7 +110,7 @@ def test_a_sweep_that_is_asked_to_stop_begins_no_other_run(
     assert len(list((tmp_path / "runs").glob("*/*/config.yaml"))) == 1
 
 
-def test_the_launcher_starts_killed_ranks_again_but_not_those_that_were_asked_to_stop(
+def test_the_launcher_restarts_killed_ranks_but_not_stopped_ones(
     tmp_path: Path,
 ) -> None:
     endless = launched(2, "--max-restarts=3", "--", *GAME, "rounds=10000000", "run.name=endless")

@@ -87,12 +87,12 @@ def test_hosts_meet_by_rendezvous(launcher: Path) -> None:
     ]
 
 
-def test_crashed_ranks_are_restarted_as_often_as_asked(launcher: Path) -> None:
+def test_crashed_ranks_are_restarted_max_restarts_times(launcher: Path) -> None:
     assert "--max-restarts=3" in options(launcher, "seed=1", MAX_RESTARTS="3")
 
 
 @pytest.mark.skipif(shutil.which("ip") is None, reason="there is no ip to ask for an address")
-def test_others_learn_the_address_of_the_interface_that_was_chosen(launcher: Path) -> None:
+def test_the_address_of_the_chosen_interface_is_published(launcher: Path) -> None:
     where = {"NNODES": "2", "RDZV_ENDPOINT": "first:1234"}
     assert options(launcher, "seed=1", IFNAME="lo", **where)[-1] == "--local-addr=127.0.0.1"
     own = options(launcher, "seed=1", IFNAME="lo", LOCAL_ADDR="10.0.0.7", **where)
@@ -149,7 +149,9 @@ def test_help_explains_every_variable_that_the_script_reads(launcher: Path) -> N
     assert "set -euo" not in done.stdout
 
 
-def test_a_mistake_passes_through_real_ranks_as_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_an_invalid_configuration_on_several_ranks_gives_one_line_and_exit_code_2(
+    tmp_path: Path,
+) -> None:
     python = Path(sys.executable).parent
     done = subprocess.run(
         [SCRIPT, "algorithm=nonsense"],

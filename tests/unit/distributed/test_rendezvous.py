@@ -84,7 +84,7 @@ def test_a_forged_state_is_refused_and_runs_no_code(
     assert not list(tmp_path.iterdir())
 
 
-def test_of_two_launchers_that_write_at_once_one_learns_what_the_other_wrote() -> None:
+def test_of_two_concurrent_writes_one_fails_and_returns_the_other_value() -> None:
     store = dist.HashStore()
     first, second = state_holder(store, SETTINGS), state_holder(store, SETTINGS)
     assert first.sync() is None

@@ -41,7 +41,7 @@ def test_an_address_that_the_user_gives_is_kept() -> None:
     assert slurm.variables({**TASK, "MASTER_ADDR": "10.0.0.9"})["MASTER_ADDR"] == "10.0.0.9"
 
 
-def test_what_torchrun_says_counts_also_inside_a_task() -> None:
+def test_torchruns_variables_take_precedence_over_those_of_slurm() -> None:
     torchrun = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     world = World.from_environment({**TASK, **torchrun})
     assert (world.rank, world.ranks, world.local_rank, world.local_ranks) == (1, 2, 0, 1)

@@ -84,7 +84,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=len)
-def test_whoever_lacks_the_secret_reads_and_writes_nothing(site: Site, garbage: bytes) -> None:
+def test_a_process_without_the_secret_reads_and_writes_nothing(site: Site, garbage: bytes) -> None:
     site.client.set("key", "private value")
     with knock(site.gate.port) as stranger:
         stranger.sendall(garbage)
@@ -104,13 +104,13 @@ def test_a_plain_store_client_does_not_get_through_the_gate(site: Site) -> None:
     assert site.hosted.store.num_keys() == before
 
 
-def test_a_host_with_another_secret_is_told_so_in_one_line(site: Site) -> None:
+def test_a_host_with_another_secret_gets_a_one_line_error(site: Site) -> None:
     with pytest.raises(InputError, match="does not have the secret of this host") as caught:
         wait_for_gate(LOOPBACK, site.gate.port, b"another secret ..", 10)
     assert "\n" not in caught.value.message
 
 
-def test_a_gate_that_does_not_know_the_secret_learns_nothing(site: Site) -> None:
+def test_a_gate_without_the_secret_receives_no_data(site: Site) -> None:
     rogue = Gate(LOOPBACK, 0, site.hosted.port, b"another secret ..")
     passage = Passage(LOOPBACK, rogue.port, SECRET)
     with pytest.raises(dist.DistError):
@@ -182,7 +182,7 @@ def test_a_frame_that_was_changed_or_repeated_closes_the_connection(
     assert site.client.add("still here", 1) == 1
 
 
-def test_hundreds_of_silent_strangers_keep_nobody_out(site: Site) -> None:
+def test_hundreds_of_silent_connections_do_not_block_a_peer(site: Site) -> None:
     strangers = [knock(site.gate.port) for _ in range(300)]
     try:
         started = time.monotonic()
@@ -196,7 +196,7 @@ def test_hundreds_of_silent_strangers_keep_nobody_out(site: Site) -> None:
             stranger.close()
 
 
-def test_a_stranger_that_says_nothing_is_sent_away(
+def test_a_silent_connection_is_closed_after_a_timeout(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tunnel, "_SECONDS_TO_PROVE", 0.2)
@@ -204,7 +204,7 @@ def test_a_stranger_that_says_nothing_is_sent_away(
         assert is_closed(stranger)
 
 
-def test_a_gate_that_never_opens_is_named_with_what_to_do() -> None:
+def test_an_unreachable_gate_is_named_with_advice() -> None:
     with socket.socket() as free:
         free.bind((LOOPBACK, 0))
         port = free.getsockname()[1]

@@ -62,9 +62,7 @@ def test_the_device_is_the_gpu_of_the_local_rank_where_there_is_one(
 
 
 @pytest.mark.parametrize(("wanted", "gpus"), [("cuda", 0), ("cuda:2", 2)])
-def test_a_gpu_that_is_not_there_is_refused_with_the_number_there_is(
-    wanted: str, gpus: int
-) -> None:
+def test_a_missing_gpu_is_refused_with_the_number_of_gpus(wanted: str, gpus: int) -> None:
     with pytest.raises(InputError, match=f"device={wanted} is not there: this host has {gpus} "):
         choose_device(wanted, 0, gpus)
 
@@ -139,7 +137,7 @@ def test_the_one_thread_that_torchrun_sets_on_its_own_account_is_not_the_users(
 # Who is who.
 
 
-def test_one_process_unless_the_environment_says_otherwise() -> None:
+def test_the_world_is_one_process_without_variables_of_a_launcher() -> None:
     alone = World.from_environment({})
     assert (alone.rank, alone.ranks, alone.local_rank, alone.local_ranks) == (0, 1, 0, 1)
     settings = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -156,7 +154,7 @@ def shared() -> tuple[str, list[str]]:
         return value, said
 
 
-def test_all_ranks_get_the_first_ones_value_and_only_the_reporter_speaks(ranks: Ranks) -> None:
+def test_all_ranks_get_the_value_of_rank_0_and_only_the_reporter_prints(ranks: Ranks) -> None:
     assert ranks(3, shared) == [
         ("from rank 0", []),
         ("from rank 0", ["one line"]),
@@ -164,7 +162,7 @@ def test_all_ranks_get_the_first_ones_value_and_only_the_reporter_speaks(ranks: 
     ]
 
 
-def test_a_process_alone_speaks_for_itself() -> None:
+def test_a_single_process_reports_its_own_errors() -> None:
     said: list[str] = []
     World().report_failure(InputError("one line"), said.append)
     assert said == ["one line"]

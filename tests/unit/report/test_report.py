@@ -61,7 +61,7 @@ def test_the_best_is_the_largest_auc_and_the_smallest_loss(sweep: Path) -> None:
     assert best(configured, "gap") is None
 
 
-def test_a_multirun_folder_becomes_a_page_and_pictures(
+def test_a_multirun_folder_becomes_a_page_and_figures(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(sweep)]) == 0
@@ -89,7 +89,7 @@ def test_a_multirun_folder_becomes_a_page_and_pictures(
     assert addresses == {"http://www.w3.org/2000/svg"}, "the name of a language, not a place"
 
 
-def test_what_is_broken_is_named_and_the_rest_is_shown(
+def test_broken_runs_are_named_and_the_others_are_shown(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cut = write_run(sweep / "3", "C", 0, {"test_auc": [0.5, 0.65, 0.7]}, ended=False)
@@ -161,7 +161,7 @@ def test_nothing_to_report_is_one_line(
     assert not (folder / "report").exists()
 
 
-def test_an_unknown_metric_is_answered_with_those_there_are(
+def test_an_unknown_metric_is_refused_with_the_known_ones(
     sweep: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(sweep), "--metric", "auc"]) == 2

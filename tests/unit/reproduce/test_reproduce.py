@@ -113,7 +113,7 @@ def test_what_an_entry_overrides_at_the_papers_size_fits_its_experiment(
         (["proxskip_fig7", "roundz=3"], "no option roundz; did you mean rounds?"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(
+def test_an_invalid_argument_gives_one_line_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main([*arguments, "--root", str(tmp_path / "root")]) == 2
@@ -123,7 +123,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "root").exists()
 
 
-def test_a_file_that_says_too_little_is_refused() -> None:
+def test_an_invalid_file_of_entries_is_refused() -> None:
     entry = "{what: a, title: b, parts: [{experiment: x}], metrics: [gap], claims: [{says: c}]}"
     with pytest.raises(InputError, match="needs one comparison"):
         read_paper(f"title: t\nentries: {{one: {entry}}}", "mine.yaml")
@@ -167,7 +167,7 @@ def test_runs_are_run_once_and_a_run_that_diverges_is_a_result(
 
 
 @pytest.mark.timeout(300)  # on busy cores the server of its processes takes minutes to import torch
-def test_interrupted_it_ends_its_runs_and_goes_on_later(tmp_path: Path) -> None:
+def test_an_interrupted_reproduction_stops_its_runs_and_resumes_later(tmp_path: Path) -> None:
     arguments = ["proxskip_fig7", "rounds=100000", "evaluate_every=100", "checkpoint.every=100"]
     arguments += ["algorithm=local_seg", "problem.delta=0.0", "--root", str(tmp_path)]
     process = subprocess.Popen(
@@ -273,7 +273,7 @@ def test_a_step_with_which_one_seed_diverged_is_not_the_best(
         (Claim("", better="b", than=["a"], sooner=True), False),
     ],
 )
-def test_a_claim_is_decided_by_last_values_or_by_who_gets_there_first(
+def test_a_claim_is_decided_by_last_values_or_by_the_first_to_reach_a_value(
     finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]], claim: Claim, holds: bool
 ) -> None:
     entry, runs, outcomes = finished
@@ -281,7 +281,7 @@ def test_a_claim_is_decided_by_last_values_or_by_who_gets_there_first(
     assert verdict.holds is holds
 
 
-def test_who_gets_there_first_is_told_with_the_place(
+def test_the_first_to_reach_a_value_is_reported_with_its_place(
     finished: tuple[Entry, list[PlannedRun], dict[Path, Outcome]],
 ) -> None:
     entry, runs, outcomes = finished

@@ -22,7 +22,7 @@ def test_a_block_that_is_left_is_used_again() -> None:
     assert recycled(LIKE, ROWS).data_ptr() == place
 
 
-def test_what_is_in_use_is_not_handed_out_by_whatever_view_it_is_held() -> None:
+def test_a_block_in_use_is_not_reused_while_any_view_of_it_exists() -> None:
     views = [recycled(LIKE, 2, ROWS // 2)[1, 5:].expand(3, -1) for _ in range(4)]
     for number, view in enumerate(views):
         view[0].fill_(number)
@@ -34,7 +34,7 @@ def test_what_is_in_use_is_not_handed_out_by_whatever_view_it_is_held() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_block_is_of_the_kind_and_shape_that_is_asked_for(dtype: torch.dtype) -> None:
+def test_a_block_has_the_requested_dtype_and_shape(dtype: torch.dtype) -> None:
     block = recycled(torch.empty(0, dtype=dtype), 3, 500_001)
     assert block.dtype == dtype
     assert block.shape == (3, 500_001)

@@ -233,7 +233,7 @@ UNBIASED = [
 
 
 @pytest.mark.parametrize("algorithm", UNBIASED, ids=lambda a: type(a).__name__)
-def test_with_equal_jacobians_nobody_is_biased(algorithm: Algorithm[Any, Any]) -> None:
+def test_with_equal_jacobians_no_method_is_biased(algorithm: Algorithm[Any, Any]) -> None:
     assert final_error(HeterogeneousToy(heterogeneity="low"), algorithm, clients=100, rounds=50) < (
         1e-25
     )

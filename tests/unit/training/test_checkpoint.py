@@ -108,7 +108,7 @@ def load(folder: Path) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("writers", "readers"), [(1, 1), (1, 3), (2, 2), (2, 5), (4, 3), (5, 1)])
-def test_what_some_ranks_wrote_any_number_of_ranks_can_read_bit_for_bit(
+def test_a_checkpoint_can_be_read_on_any_number_of_ranks_bit_for_bit(
     ranks: Ranks, tmp_path: Path, writers: int, readers: int
 ) -> None:
     ranks(writers, save, tmp_path)
@@ -145,7 +145,7 @@ def test_the_newest_complete_one_is_found_and_the_older_ones_go(
     assert names(tmp_path) == ["step-000000020", "step-000000100"]
 
 
-def test_as_many_are_kept_as_was_said(tmp_path: Path) -> None:
+def test_the_configured_number_of_checkpoints_is_kept(tmp_path: Path) -> None:
     write(Checkpoints(tmp_path / "checkpoints", World(), keep=3), 1, 2, 3, 4)
     assert names(tmp_path) == [f"step-{step:09d}" for step in (2, 3, 4)]
 
@@ -155,7 +155,9 @@ def test_one_may_be_written_again_at_the_same_step(local: Checkpoints, tmp_path:
     assert names(tmp_path) == ["step-000000005"]
 
 
-def test_what_was_not_finished_is_ignored_and_removed(local: Checkpoints, tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_ignored_and_removed(
+    local: Checkpoints, tmp_path: Path
+) -> None:
     write(local, 5)
     leftover = tmp_path / "checkpoints" / ".step-000000009.partial"
     leftover.mkdir()
@@ -226,7 +228,7 @@ def flipped(old: bytes, bit: int) -> bytes:
     return bytes(new)
 
 
-def test_of_a_hundred_damaged_ones_none_is_used_and_each_is_told_in_a_line(
+def test_each_of_a_hundred_corrupt_checkpoints_is_skipped_and_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -266,7 +268,7 @@ def test_a_snapshot_that_someone_wrote_with_its_checksum_is_still_checked(
             local.newest()
 
 
-def test_when_none_is_good_nothing_is_begun_and_nothing_removed(
+def test_without_a_valid_checkpoint_nothing_is_started_or_removed(
     local: Checkpoints, tmp_path: Path
 ) -> None:
     write(local, 5)
@@ -303,7 +305,7 @@ def test_after_some_minutes_all_ranks_write_one_after_the_same_round(
     assert [path.name for path in sealed(tmp_path)] == ["step-000000008", "step-000000023"]
 
 
-def test_what_happens_to_the_state_while_it_is_written_is_not_in_the_checkpoint(
+def test_changes_of_the_state_during_writing_are_not_in_the_checkpoint(
     local: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_write = Event()

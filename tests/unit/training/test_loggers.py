@@ -42,14 +42,14 @@ class Failing(Slow):
         raise ConnectionError("the server is gone")
 
 
-def test_nobody_waits_for_a_slow_logger_until_the_end(tmp_path: Path) -> None:
+def test_a_slow_logger_delays_only_the_end_of_a_run(tmp_path: Path) -> None:
     slow = Slow()
     loggers = BackgroundLogger([slow])
     loggers.begin(tmp_path, {})
     for step in range(3):
         record = {"step": float(step)}
         loggers.record(record)  # would wait for a minute
-        record["step"] = -1.0  # whoever made it may change it
+        record["step"] = -1.0  # the caller may change its record afterwards
     assert slow.seen == []
     slow.sign.set()
     loggers.finish()
@@ -59,7 +59,7 @@ def test_nobody_waits_for_a_slow_logger_until_the_end(tmp_path: Path) -> None:
     assert current_thread().name not in slow.threads
 
 
-def test_what_fails_beside_a_run_is_told_at_its_next_record_or_its_end(tmp_path: Path) -> None:
+def test_an_error_of_a_logger_is_raised_at_the_next_record_or_the_end(tmp_path: Path) -> None:
     loggers = BackgroundLogger([Failing()])
     loggers.begin(tmp_path, {})
 
@@ -74,7 +74,7 @@ def test_what_fails_beside_a_run_is_told_at_its_next_record_or_its_end(tmp_path:
         loggers.finish()
 
 
-def test_a_logger_that_cannot_begin_is_told_at_once(tmp_path: Path) -> None:
+def test_a_logger_that_cannot_start_fails_immediately(tmp_path: Path) -> None:
     class Missing(Slow):
         def begin(self, folder: Path, config: dict[str, Any]) -> None:
             raise InputError("logger=wandb needs wandb")

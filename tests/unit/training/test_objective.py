@@ -25,7 +25,7 @@ def fedsys(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return ended.value.code
 
 
-def test_an_objective_that_nobody_measures_is_told_at_the_start(
+def test_an_unknown_objective_is_refused_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,7 @@ def with_files_up_to(limit: int, folder: Path, *arguments: str) -> tuple[int, st
     raise AssertionError("it did not end")
 
 
-def test_a_full_disk_ends_a_run_with_a_line_and_what_was_there_can_be_continued(
+def test_a_full_disk_ends_a_run_with_one_line_and_the_run_can_be_resumed(
     ranks: Ranks, tmp_path: Path
 ) -> None:
     ((code, said),) = ranks(1, with_files_up_to, 100, tmp_path, "rounds=5")
@@ -83,7 +83,7 @@ def test_a_second_run_in_the_same_directory_is_refused_and_changes_nothing(tmp_p
     RunDirectory(tmp_path / "run").open({"seed": 1}, resume=True)
 
 
-def test_ranks_that_were_started_again_wait_for_those_before_them_to_let_go(tmp_path: Path) -> None:
+def test_restarted_ranks_wait_until_their_predecessors_release_the_lock(tmp_path: Path) -> None:
     first = RunDirectory(tmp_path / "run")
     first.open({"seed": 1}, resume=True)
     began = monotonic()

@@ -173,13 +173,13 @@ def test_weights_by_size_weigh_the_clients_by_their_data() -> None:
         ({"steps": 3, "device": "tpu9"}, "device must be .*, got 'tpu9'"),
     ],
 )
-def test_what_a_run_cannot_be_is_refused_in_one_line(settings: Any, message: str) -> None:
+def test_an_invalid_run_is_refused_in_one_line(settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as refusal:
         run(SGDA, **settings)
     assert "\n" not in str(refusal.value)
 
 
-def test_an_algorithm_on_a_problem_of_the_wrong_kind_is_told_both_kinds() -> None:
+def test_an_algorithm_on_a_problem_of_the_wrong_kind_is_refused_with_both_kinds() -> None:
     with pytest.raises(InputError) as refusal:
         run(FedAvg(), GAME, steps=1)
     message = str(refusal.value)
@@ -227,7 +227,7 @@ def run_picky() -> tuple[str, int]:
     return "", -1
 
 
-def test_what_fails_on_one_rank_fails_on_all_and_that_rank_reports_it(ranks: Ranks) -> None:
+def test_a_failure_on_one_rank_fails_on_all_and_that_rank_reports_it(ranks: Ranks) -> None:
     assert ranks(3, run_picky) == [("the file is missing here", 1)] * 3
 
 
@@ -450,7 +450,7 @@ def killed(name: str, folder: Path, at_step: int, victim: int) -> str:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint_bit_for_bit(
+def test_a_killed_run_resumes_from_its_last_checkpoint_bit_for_bit(
     runs: Runs, tmp_path: Path, victim: int
 ) -> None:
     size = runs.size
@@ -485,7 +485,7 @@ def test_a_finished_run_that_is_started_again_has_nothing_left_to_do(tmp_path: P
     assert torch.equal(again.variables["x"], first.variables["x"])
 
 
-def test_a_resumed_run_goes_on_counting_bytes_and_seconds(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_to_count_bytes_and_seconds(tmp_path: Path) -> None:
     world = World()
     first = prepared("local_sgda-game", world, tmp_path, 6, every=1).run()
     second = prepared("local_sgda-game", world, tmp_path, 12, every=1).run()
