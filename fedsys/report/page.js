@@ -2,6 +2,8 @@
 // The page is built from the JSON above; nothing is fetched.
 const data = JSON.parse(document.getElementById("data").textContent);
 const NS = "http://www.w3.org/2000/svg";
+// The chart is drawn in pixels of the page, so that its text has the same size on a narrow screen.
+const SIZE = { width: 900, height: 430 };
 const BOX = { left: 92, right: 885, top: 12, bottom: 385 };
 const byId = (id) => document.getElementById(id);
 const shown = data.configurations.map(() => true);
@@ -62,7 +64,17 @@ const axisNames = Object.keys(data.axes);
 const MEAN = axisNames.length, LOW = MEAN + 1, HIGH = MEAN + 2, SEEDS = MEAN + 3;
 let curvesNow = [];
 
+function fit() {
+  SIZE.width = Math.min(900, Math.max(320, byId("plot").clientWidth));
+  SIZE.height = SIZE.width < 600 ? 300 : 430;
+  BOX.left = SIZE.width < 600 ? 74 : 92;
+  BOX.right = SIZE.width - 15;
+  BOX.bottom = SIZE.height - 45;
+  byId("chart").setAttribute("viewBox", `0 0 ${SIZE.width} ${SIZE.height}`);
+}
+
 function redraw() {
+  fit();
   const metric = byId("metric").value, axis = axisNames.indexOf(byId("axis").value);
   const svg = byId("chart");
   svg.replaceChildren();
@@ -72,7 +84,7 @@ function redraw() {
   const x = scale(points.map((p) => p[axis]), byId("log-x").checked, BOX.left, BOX.right);
   const y = scale(points.flatMap((p) => [p[MEAN], p[LOW], p[HIGH]]), byId("log-y").checked, BOX.bottom, BOX.top);
   if (!x || !y) {
-    svg.append(draw("text", { x: 450, y: 200, "text-anchor": "middle" }, "no values to draw on these axes"));
+    svg.append(draw("text", { x: SIZE.width / 2, y: SIZE.height / 2, "text-anchor": "middle" }, "no values to draw on these axes"));
     return;
   }
   for (const t of x.ticks) {
@@ -84,7 +96,7 @@ function redraw() {
     svg.append(draw("text", { class: "y-tick", x: BOX.left - 6, y: y.place(t) + 4, "text-anchor": "end" }, short(t)));
   }
   svg.append(draw("rect", { class: "frame", x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top }));
-  svg.append(draw("text", { id: "x-label", x: (BOX.left + BOX.right) / 2, y: 422, "text-anchor": "middle" }, data.axes[axisNames[axis]]));
+  svg.append(draw("text", { id: "x-label", x: (BOX.left + BOX.right) / 2, y: SIZE.height - 8, "text-anchor": "middle" }, data.axes[axisNames[axis]]));
   svg.append(draw("text", { id: "y-label", x: -(BOX.top + BOX.bottom) / 2, y: 14, "text-anchor": "middle", transform: "rotate(-90)" }, metric));
   for (const [c, i] of visible) drawCurve(svg, c, i, c.curves[metric], axis, x, y);
 }
@@ -111,7 +123,7 @@ function drawCurve(svg, c, i, all, axis, x, y) {
 
 function readOut(event) {
   const box = byId("chart").getBoundingClientRect();
-  const at = ((event.clientX - box.left) / box.width) * 900;
+  const at = ((event.clientX - box.left) / box.width) * SIZE.width;
   const lines = curvesNow.map(({ label, points, axis, place }) => {
     const near = points.reduce((a, b) => (Math.abs(place(b[axis]) - at) < Math.abs(place(a[axis]) - at) ? b : a));
     const seeds = near[SEEDS] > 1 ? ` (${short(near[LOW])} to ${short(near[HIGH])}, ${near[SEEDS]} seeds)` : "";
@@ -142,6 +154,7 @@ function buildControls() {
   byId("all").addEventListener("click", () => { shown.forEach((_, i) => toggle(i, true)); redraw(); });
   byId("none").addEventListener("click", () => { shown.forEach((_, i) => toggle(i, false)); redraw(); });
   byId("chart").addEventListener("mousemove", readOut);
+  window.addEventListener("resize", redraw);
   suggest();
 }
 

@@ -62,6 +62,13 @@ class Browser:
         while "Page.loadEventFired" not in self._events:
             self._receive(end)
 
+    def emulate(self, width: int, theme: str) -> None:
+        """Set the width of the window in pixels and the preferred theme, "light" or "dark"."""
+        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._call("Emulation.setDeviceMetricsOverride", **size)
+        preferred = {"name": "prefers-color-scheme", "value": theme}
+        self._call("Emulation.setEmulatedMedia", features=[preferred])
+
     def __call__(self, script: str) -> Any:
         """Return the value of a JavaScript expression in the page."""
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)

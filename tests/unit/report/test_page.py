@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,3 +124,21 @@ def test_the_page_shows_numbers_differences_partitions_waits_and_warnings(browse
     assert "a: 7.5e-7 (5e-7 to 1e-6, 2 seeds) at 10" in browser(
         'document.getElementById("readout").textContent'
     )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_the_page_fits_narrow_and_wide_windows_in_light_and_dark(
+    started: Browser, page: Path, width: int, theme: str
+) -> None:
+    started.emulate(width, theme)
+    started.open(page)
+    assert started("document.documentElement.scrollWidth <= window.innerWidth")
+    scale = "(c => c.getBoundingClientRect().width / c.viewBox.baseVal.width)"
+    assert started(f"{scale}(document.getElementById('chart'))") > 0.95, "12 px text stays legible"
+    assert started(f"{CURVES}.length") == 2
+    style = "getComputedStyle(document.body)"
+    paper, text = (started(f"{style}.{name}") for name in ("backgroundColor", "color"))
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, text)]
+    assert (brightness[0] > brightness[1]) is (theme == "light")
+    assert abs(brightness[0] - brightness[1]) > 400
