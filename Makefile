@@ -100,8 +100,8 @@ $(BIN)/python:
 	  "fedsys needs Python 3.11 or newer; $(PYTHON) is %d.%d; use make PYTHON=..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-$(TORCH_VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m venv $(TORCH_VENV)
+$(TORCH_VENV)/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH_VENV)
 	sed '/^torch\(vision\)\{0,1\}==/d' constraints.txt > $(TORCH_VENV)/constraints.txt
 	$(TORCH_VENV)/bin/python -m pip install --disable-pip-version-check -c $(TORCH_VENV)/constraints.txt \
 	  torch==$(TORCH) -e '.[dev]'

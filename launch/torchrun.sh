@@ -12,6 +12,7 @@
 #                   NCCL_SOCKET_IFNAME); default: the loopback interface on one host, on several the
 #                   one that leads to the rendezvous address.
 #   OMP_NUM_THREADS threads of each rank; default: cores / RANKS.
+#   FEDSYS_PYTHON   the Python interpreter of the ranks; default: that of .venv in this repository, else python.
 #   MAX_RESTARTS    how often crashed ranks are restarted, on all hosts; default: 0.
 #                   With run.name they resume from the newest checkpoint.
 #   NNODES          hosts; default: 1. MIN:MAX with MAX_RESTARTS (c10d only): a lost host's clients are
@@ -80,7 +81,7 @@ if [[ "${1:-}" == "--help" || "${1:-}" == "-h" ]]; then
 fi
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-python="$repository/.venv/bin/python"
+python="${FEDSYS_PYTHON:-$repository/.venv/bin/python}"
 [[ -x "$python" ]] || python="$(command -v python || command -v python3)" || fail "there is no python"
 "$python" -c 'import sys; from importlib.util import find_spec as f; sys.exit(not (f("fedsys") and f("torch")))' ||
   fail "$python has no fedsys; activate the environment that has it, or make one with 'make run'"

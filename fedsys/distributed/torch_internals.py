@@ -281,7 +281,8 @@ def gloo_devices_in(interfaces: Sequence[str], context: SocketContext) -> Iterat
         return
 
     class HookedGloo(plain):  # type: ignore[misc]
-        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, **_: Any) -> None:
+            # Further options (torch 2.15: enable_reconfigure) keep their defaults.
             options = plain._Options()
 
             def open_sockets() -> None:

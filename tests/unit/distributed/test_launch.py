@@ -142,7 +142,7 @@ def test_an_interface_that_is_not_there_is_named_in_one_line(launcher: Path) -> 
 def test_help_explains_every_variable_that_the_script_reads(launcher: Path) -> None:
     done = launch(launcher, "--help")
     assert done.returncode == 0
-    ranks = ("RANKS", "MAX_RESTARTS", "IFNAME", "OMP_NUM_THREADS")
+    ranks = ("RANKS", "MAX_RESTARTS", "IFNAME", "OMP_NUM_THREADS", "FEDSYS_PYTHON")
     hosts = ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RDZV_ENDPOINT", "LOCAL_ADDR")
     for name in (*ranks, *hosts):
         assert name in done.stdout
@@ -152,11 +152,10 @@ def test_help_explains_every_variable_that_the_script_reads(launcher: Path) -> N
 def test_an_invalid_configuration_on_several_ranks_gives_one_line_and_exit_code_2(
     tmp_path: Path,
 ) -> None:
-    python = Path(sys.executable).parent
     done = subprocess.run(
         [SCRIPT, "algorithm=nonsense"],
         cwd=tmp_path,
-        env={**os.environ, "RANKS": "2", "PATH": f"{python}:{os.environ['PATH']}"},
+        env={**os.environ, "RANKS": "2", "FEDSYS_PYTHON": sys.executable},
         capture_output=True,
         text=True,
     )
