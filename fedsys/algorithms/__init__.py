@@ -25,6 +25,7 @@ from fedsys.algorithms.minimisation.localsgdm import LocalSGDM
 from fedsys.algorithms.minimisation.localsgdm_rl import LocalSGDMRL
 from fedsys.algorithms.minimisation.scaffold import Scaffold
 from fedsys.algorithms.variational.centralised import EG, GDA
+from fedsys.algorithms.variational.estimators import SGDA, Estimator, FullOperator, Quantised
 from fedsys.algorithms.variational.fedgda_gt import FedGDAGT
 from fedsys.algorithms.variational.lde import LDE
 from fedsys.algorithms.variational.lesgd import LESGD
@@ -32,6 +33,7 @@ from fedsys.algorithms.variational.lippax import LIPPAX, SLIPPAX
 from fedsys.algorithms.variational.local_seg import LocalSEG
 from fedsys.algorithms.variational.lsgd import LSGD
 from fedsys.algorithms.variational.proxskip import ProxSkip, ProxSkipLSVRGDA
+from fedsys.algorithms.variational.variance_reduced import LSVRG, SAGA
 from fedsys.core.algorithm import Algorithm, State
 from fedsys.core.periodic import PeriodicAlgorithm, StagedAlgorithm
 from fedsys.core.schedules import (
@@ -70,7 +72,10 @@ __all__ = [
     "LESGD",
     "LIPPAX",
     "LSGD",
+    "LSVRG",
+    "SAGA",
     "SAGDA",
+    "SGDA",
     "SLIPPAX",
     "THEORY",
     "AdaBelief",
@@ -83,6 +88,7 @@ __all__ = [
     "Cosine",
     "Decreasing",
     "DiagonalRule",
+    "Estimator",
     "ExtrapolatingAlgorithm",
     "FedAvg",
     "FedBiO",
@@ -93,6 +99,7 @@ __all__ = [
     "FedProx",
     "FedReg",
     "FromTheory",
+    "FullOperator",
     "Identity",
     "LocalSCGDAM",
     "LocalSEG",
@@ -106,6 +113,7 @@ __all__ = [
     "PeriodicAlgorithm",
     "ProxSkip",
     "ProxSkipLSVRGDA",
+    "Quantised",
     "Scaffold",
     "Schedule",
     "Staged",

@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import Algorithm, AnyOracle, AnyState, State
+from fedsys.core.algorithm import Algorithm, AnyOracle, AnyState, Guarantee, State
 from fedsys.core.constants import Theory
 from fedsys.core.rounds import CommunicationSchedule
 from fedsys.core.sync import Sync
@@ -57,7 +57,7 @@ class Averaged(Algorithm[Any, State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         inner = self.algorithm
-        for name in ("kind", "full_participation", "term_maps", "needs_server"):
+        for name in ("kind", "full_participation", "term_maps", "needs_server", "needs_samples"):
             object.__setattr__(self, name, getattr(inner, name))
 
     @override
@@ -112,6 +112,10 @@ class Averaged(Algorithm[Any, State]):
     @override
     def bound(self, theory: Theory) -> float | None:
         return self.algorithm.bound(theory)
+
+    @override
+    def guarantee(self, theory: Theory) -> Guarantee | None:
+        return self.algorithm.guarantee(theory)
 
 
 def averaged(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:

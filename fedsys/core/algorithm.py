@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
 
 from torch import Tensor
 from typing_extensions import override
@@ -36,6 +36,16 @@ AnyState = TypeVar("AnyState", bound=State)
 AnyOracle = TypeVar("AnyOracle", bound=Any)
 
 
+class Guarantee(Protocol):
+    """A quantity that a theorem bounds at every state of a run, such as a Lyapunov function."""
+
+    def metrics(self, state: Any, steps: int, oracle: Any, sync: Sync) -> dict[str, float]:
+        """Return the quantity and its bound after so many steps, as `NAME` and `NAME_bound`.
+
+        The result is empty if the oracle does not know what it takes. All ranks call it together.
+        """
+
+
 @dataclass(frozen=True)
 class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     """A federated algorithm; its fields are its hyperparameters, checked where they are declared.
@@ -56,6 +66,8 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     """Whether its steps call `sync.server`."""
     averages: ClassVar[bool] = False
     """Whether a run evaluates the mean of its iterates too; see `fedsys.algorithms.Averaged`."""
+    needs_samples: ClassVar[bool] = False
+    """Whether it uses the operators of single samples, `fedsys.core.optional_oracles.FiniteSum`."""
     constant: ClassVar[Mapping[str, str]] = {}
     """The step sizes and weights that must not be a schedule, each with the reason."""
 
@@ -136,6 +148,10 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
 
     def bound(self, theory: Theory) -> float | None:
         """Return the theorem's bound on the gap of the averaged iterate, or None without one."""
+        return None
+
+    def guarantee(self, theory: Theory) -> Guarantee | None:
+        """What a theorem bounds in every iteration of a run that it covers."""
         return None
 
     @property

@@ -22,6 +22,7 @@ class Constants:
             S^-1/2 E_j[J_ij' J_ij] S^-1/2 with S = sym(J_i).
         beta: co-coercivity of the mean operator.
         sigma: standard deviation of a client's stochastic operator (at the solution).
+        F_star: root mean square of ||F_m(z*)|| over the clients, at a known solution.
         xi: heterogeneity, the largest ||F_m(z) - F(z)|| within the radius.
         G: bound of ||F||; of an affine operator within the radius only.
         Lambda: second-order boundedness (Assumption 1 of Wang and Kale, 2026, arXiv:2602.09164).
@@ -41,6 +42,7 @@ class Constants:
     ell_samples_exact: float = inf
     beta: float = inf
     sigma: float = 0.0
+    F_star: float = inf
     xi: float = 0.0
     G: float = inf
     Lambda: float = inf
@@ -73,6 +75,10 @@ class Theory:
     """Whether the problem has a composite term or a constraint."""
     exact_means: bool = True
     """Whether communication takes the mean of all clients, with equal weights and without loss."""
+    samples: tuple[int, int] = (1, 1)
+    """The fewest and the most samples of a client, if single samples are drawn."""
+    batch_size: int = 1
+    """The samples of a draw, if single samples are drawn."""
 
     def covers(self, local_steps: int, *numbers: str) -> bool:
         """Return whether the theorems that state a bound with its constants cover this run.

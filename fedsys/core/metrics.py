@@ -117,6 +117,11 @@ _BUILT_IN = (
         "Mean squared distance of the clients' variables from their mean, before it is taken.",
         vanishes=True,
     ),
+    Metric(
+        "lyapunov",
+        "The Lyapunov function of the theorem that covers the run, summed over the clients.",
+    ),
+    Metric("lyapunov_bound", "What the theorem promises for the expectation of lyapunov."),
     Metric("distance_x", "Squared distance of x from the known saddle point.", vanishes=True),
     Metric("distance_y", "Squared distance of y from the known saddle point.", vanishes=True),
     Metric("hypergradient_norm", "Norm of the mean hypergradient of a bilevel problem."),

@@ -50,12 +50,13 @@ def theory_lines(summary: dict[str, Any]) -> list[str]:
     lines = [f"theory: {values}", f"  from {constants}"]
     if source := theory.get("source"):
         lines.append(f"  constants by {source}")
-    if bound := theory.get("bound"):
-        verdict = "holds" if bound["average_gap"] <= bound["at_most"] else "VIOLATED"
-        lines.append(
-            f"  bound of the theorem, in expectation: average_gap at most "
-            f"{_short(bound['at_most'])}; measured {_short(bound['average_gap'])}: {verdict}"
-        )
+    for kind, metric in (("bound", "average_gap"), ("lyapunov", "lyapunov")):
+        if bound := theory.get(kind):
+            verdict = "holds" if bound[metric] <= bound["at_most"] else "VIOLATED"
+            lines.append(
+                f"  bound of the theorem, in expectation: {metric} at most "
+                f"{_short(bound['at_most'])}; measured {_short(bound[metric])}: {verdict}"
+            )
     return lines
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.communication import Communicator
+from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError, cancelled_if
 from fedsys.core.oracles import Oracle, Reporting
 from fedsys.core.sync import Serve, Sync
@@ -50,6 +51,10 @@ class Evaluation:
                 for metric, value in self._oracle.evaluate(z, sync).items()
             }
         )
+
+    def guaranteed(self, guarantee: Guarantee, state: State, steps: int) -> dict[str, float]:
+        """Return what a theorem bounds at a state, and the bound, as `metrics` does."""
+        return self._agreed(lambda sync: guarantee.metrics(state, steps, self._oracle, sync))
 
     def report(self, z: Tensor) -> dict[str, Any] | None:
         """Return the report of a problem that has one; raise `CancelledError` on all ranks."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedsys.core.algorithm import State
+from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.errors import FedsysError, NonFiniteError
 from fedsys.training.clock import TrainingClock
@@ -31,6 +31,7 @@ class Recorder:
         on_warning: called with every new warning of the oracle, on the first rank.
         records: the records so far; new ones are appended.
         warnings: the warnings so far; new ones are appended.
+        guarantee: what a theorem bounds in every record of this run, or None.
         pending: a record without its metrics, if all ranks abandoned its evaluation. The
             checkpoint stores it, because it cannot be computed from the state.
     """
@@ -43,6 +44,7 @@ class Recorder:
     on_warning: Callable[[str], None]
     records: list[Record]
     warnings: list[str]
+    guarantee: Guarantee | None = None
     pending: Record = field(default_factory=dict)
 
     def begin(self, state: State, step: int) -> None:
@@ -79,14 +81,14 @@ class Recorder:
             if entering is not None:
                 solution = self.points.algorithm.solution(entering)
                 record["drift"] = self.points.drift(solution, max(step - 1, 0))
-            is_complete = self._complete(record, points)
+            is_complete = self._complete(record, points, state)
         self._last_recorded = (step, state)
         return is_complete
 
     def complete_pending(self, state: State, step: int) -> bool:
         """Evaluate the pending record again; return False if that was abandoned as well."""
         with self.clock.paused():
-            return self._complete(self.pending, self.points.outputs(state, step))
+            return self._complete(self.pending, self.points.outputs(state, step), state)
 
     def has_record_of(self, step: int) -> bool:
         """Return whether the first rank, which reads the records, has one of this step."""
@@ -104,9 +106,12 @@ class Recorder:
         """Repeat the steps from the last record to `step`; name the first client that failed."""
         return self.locator.error(*self._last_recorded, step)
 
-    def _complete(self, record: Record, points: dict[str, Tensor]) -> bool:
+    def _complete(self, record: Record, points: dict[str, Tensor], state: State) -> bool:
         try:
             record = {**record, **self.evaluation.metrics(points)}
+            if self.guarantee is not None:
+                steps = int(record["step"])
+                record.update(self.evaluation.guaranteed(self.guarantee, state, steps))
         except CancelledError:
             self.pending = record
             return False

@@ -12,6 +12,7 @@ from fedsys.communication import Communicator
 from fedsys.core.algorithm import Algorithm, applies_terms
 from fedsys.core.constants import Theory
 from fedsys.core.errors import InputError, KindError, TermError
+from fedsys.core.optional_oracles import FiniteSum
 from fedsys.core.oracles import KINDS, Estimated, Oracle, Problem
 from fedsys.core.placement import Placement
 from fedsys.distributed.world import World
@@ -39,6 +40,8 @@ def check_requirements(
         )
     if algorithm.needs_full_operator:
         world.on_all_ranks(lambda: _check_full_operator(algorithm, problem, oracle))
+    if algorithm.needs_samples:
+        _check_samples(algorithm, problem, oracle)
 
 
 def _check_terms(algorithm: Algorithm[Any, Any], problem: Problem[Oracle], oracle: Oracle) -> None:
@@ -63,6 +66,23 @@ def _check_full_operator(
         )
 
 
+def _check_samples(
+    algorithm: Algorithm[Any, Any], problem: Problem[Oracle], oracle: Oracle
+) -> None:
+    """Refuse problems that do not draw samples, or whose samples are not known one by one."""
+    name, what = type(algorithm).__name__, type(problem).__name__
+    if not isinstance(oracle, FiniteSum):
+        raise InputError(
+            f"{name} needs operators of single samples, which {what} does not offer; use "
+            "estimator=lsvrg or sgda, or a problem that is a finite sum"
+        )
+    if not oracle.finite_sum:
+        raise InputError(
+            f"{name} needs draws of single samples, but {what} draws all of them; give "
+            "problem.batch_size a number, or use estimator=full"
+        )
+
+
 def theory_of(
     waiting: Sequence[str],
     algorithm: Algorithm[Any, Any],
@@ -79,6 +99,7 @@ def theory_of(
             f"{type(algorithm).__name__}: {waiting[0]}=theory needs the constants of the problem, "
             f"which {type(problem).__name__} does not know; give algorithm.{waiting[0]} a number"
         )
+    samples, batch_size = _samples(oracle, communicator)
     return Theory(
         constants,
         placement.clients,
@@ -88,4 +109,15 @@ def theory_of(
         frozenset(waiting),
         bool(maps_of_terms(oracle)),
         communicator.takes_exact_means,
+        samples,
+        batch_size,
     )
+
+
+def _samples(oracle: Oracle, communicator: Communicator) -> tuple[tuple[int, int], int]:
+    """Return the fewest and the most samples of all clients, and those of a draw."""
+    if not (isinstance(oracle, FiniteSum) and oracle.finite_sum):
+        return (1, 1), 1
+    hosted = torch.tensor(oracle.sizes, dtype=torch.float64)[:, None]
+    sizes = communicator.unmetered().gather(hosted)
+    return (int(sizes.min()), int(sizes.max())), oracle.batch_size or 1

@@ -142,6 +142,7 @@ class Runner:
             self.on_warning,
             self.records,
             self.warnings,
+            None if self.theory is None else self.algorithm.guarantee(self.theory),
         )
 
     @torch.no_grad()

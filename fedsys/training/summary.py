@@ -37,6 +37,10 @@ def theory(result: Result) -> dict[str, Any] | None:
     bound, gap = result.algorithm.bound(result.theory), result.records[-1].get("average_gap")
     if bound is not None and gap is not None:
         found["bound"] = {"at_most": bound, "average_gap": gap, "holds": gap <= bound}
+    last = result.records[-1]
+    if "lyapunov_bound" in last:
+        value, limit = last["lyapunov"], last["lyapunov_bound"]
+        found["lyapunov"] = {"at_most": limit, "lyapunov": value, "holds": value <= limit}
     return found
 
 

@@ -211,6 +211,8 @@ CASES = {
     "averaged-game": Case(
         Averaged(MomentumLocalSGDA(lr_x=0.3, lr_y=0.2, alpha=0.5, beta=1.5, local_steps=3)), GAME
     ),
+    "proxskip_saga-game": Case(ProxSkip(lr=0.2, p=0.3, estimator="saga"), GAME),
+    "proxskip_quantised-game": Case(ProxSkip(lr=0.2, p=0.3, estimator="quantised"), GAME),
     "proxskip_lsvrgda-game": Case(ProxSkipLSVRGDA(lr=0.2, p=0.3, q=0.2), GAME),
     "local_seg-composite": Case(LocalSEG(lr=0.2, local_steps=3), COMPOSITE),
     "fedgda_gt-game": Case(FedGDAGT(lr=0.2, local_steps=3), GAME, exchanges=2, initial=1),

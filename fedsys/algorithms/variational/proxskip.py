@@ -1,35 +1,52 @@
-"""ProxSkip-VIP-FL and ProxSkip-L-SVRGDA-FL."""
+"""ProxSkip-VIP-FL and ProxSkip-L-SVRGDA-FL, and with one client ProxSkip-VIP.
+
+Siqi Zhang, Sayantan Choudhury, Sebastian U. Stich, Nicolas Loizou. Communication-Efficient Gradient
+Descent-Accent Methods for Distributed Variational Inequalities: Unified Analysis and Local Updates.
+ICLR 2024. arXiv:2306.05100.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import Algorithm, AnyState, State, fill_in
-from fedsys.core.constants import Constants, Theory
+from fedsys.algorithms.variational.estimators import (
+    SGDA,
+    Estimator,
+    FullOperator,
+    ProxSkipState,
+    Quantised,
+)
+from fedsys.algorithms.variational.lyapunov import Lyapunov
+from fedsys.algorithms.variational.variance_reduced import LSVRG, SAGA
+from fedsys.core.algorithm import Algorithm, fill_in
+from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.rounds import Coins, CommunicationSchedule
 from fedsys.core.schedules import THEORY, FromTheory, number
 from fedsys.core.sync import Sync
 from fedsys.theory import proxskip
 
+ESTIMATORS: dict[str, type[Estimator]] = {
+    "sgda": SGDA,
+    "full": FullOperator,
+    "lsvrg": LSVRG,
+    "saga": SAGA,
+    "quantised": Quantised,
+}
+"""The estimators by the name that a configuration can give."""
+
 
 @dataclass(frozen=True)
-class ProxSkipState(State):
-    """The point x and the control variate h, which tends to F_i(z*)."""
-
-    x: Tensor
-    h: Tensor
-
-
-@dataclass(frozen=True)
-class _CoinFlipping(Algorithm[Variational, AnyState]):
-    """The step size, the chance of communication, and the local update of both algorithms."""
+class _CoinFlipping(Algorithm[Variational, ProxSkipState]):
+    """What both algorithms share: all but the choice of the estimator."""
 
     lr: float | FromTheory = THEORY
     p: float | FromTheory = THEORY
@@ -51,9 +68,50 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
         self._require(known, "cocoercivity", "spectral or exact")
 
     @property
+    @abstractmethod
+    def _estimator(self) -> Estimator: ...
+
+    @property
+    @override
+    def needs_full_operator(self) -> bool:
+        return self._estimator.needs_full_operator
+
+    @property
     @override
     def schedule(self) -> CommunicationSchedule:
-        return Coins(_chance(self.p))
+        return Coins(_chance(self.p), self._estimator.coins)
+
+    @override
+    def init(self, oracle: Variational, sync: Sync) -> ProxSkipState:
+        z, estimator = oracle.z0, self._estimator
+        return estimator.state(z, torch.zeros_like(z), *estimator.start(oracle))
+
+    @override
+    def step(self, s: ProxSkipState, oracle: Variational, sync: Sync) -> ProxSkipState:
+        estimator = self._estimator
+        g, memory = estimator(s, oracle, sync)
+        return estimator.state(*self._update(s.x, s.h, g, oracle, sync), *memory)
+
+    @override
+    def solution(self, s: ProxSkipState) -> Tensor:
+        return s.x
+
+    @override
+    def tuned(self, theory: Theory) -> Self:
+        kind, estimator = self.cocoercivity, self._estimator
+        tuned = fill_in(self, theory, lr=lambda c: estimator.step_size(theory, kind))
+        gamma = number(tuned.lr)
+        return fill_in(tuned, theory, p=lambda c: proxskip.communication_chance(gamma, c.mu))
+
+    @override
+    def guarantee(self, theory: Theory) -> Lyapunov | None:
+        if not theory.exact_means or self.operator_scale != 1:
+            return None
+        key, gamma, p = self._estimator.key_constants(theory), number(self.lr), number(self.p)
+        bound = proxskip.lyapunov_bound(key, theory.constants.mu, gamma, p)
+        if bound is None:
+            return None
+        return Lyapunov(self._estimator, bound, gamma, p, key.weight, theory.clients)
 
     def _update(
         self, x: Tensor, h: Tensor, g: Tensor, oracle: Variational, sync: Sync
@@ -73,74 +131,72 @@ class _CoinFlipping(Algorithm[Variational, AnyState]):
         # h + p/lr (x_new - x_hat), which is p/lr (x_new - sent): in place, and sums to zero better.
         return x_new, (x_new - sent).mul_(p / lr)
 
-    def _ell(self, c: Constants, single_samples: bool) -> float:
-        return proxskip.cocoercivity(c, self.cocoercivity, single_samples)
-
 
 @dataclass(frozen=True)
-class ProxSkip(_CoinFlipping[ProxSkipState]):
+class ProxSkip(_CoinFlipping):
     """ProxSkip-VIP-FL of Zhang et al. (ICLR 2024), arXiv:2306.05100, Algorithm 2.
 
         x^ = x - lr (g(x) - h),  x+ = mean(x^ - lr/p h) if heads else x^,  h+ = h + p/lr (x+ - x^)
 
-    Local steps with a control variate; the average is taken with probability p.
+    Local steps with a control variate; the average is taken with probability p. The mean is
+    followed by the proximal map of the problem's terms with step lr/p. With one client this is
+    ProxSkip-VIP, Algorithm 1, and with the estimator "lsvrg" Algorithm 3.
 
     Theory: Corollary 3.6 and Table 3, lr = 1 / (2 max_i ell_i) with the full operator and
-    1 / (2 max_ij ell_ij) with single samples; p = sqrt(lr mu).
+    1 / (2 max_ij ell_ij) with single samples; p = sqrt(lr mu). Other estimators have the step of
+    Corollary 3.2, L-SVRG that of Corollary 3.9. Where Theorem 3.1 covers the run, its records have
+    the Lyapunov function V_t and the theorem's bound.
 
     Args:
         lr: gamma, a number or "theory".
         p: the probability of communication, or "theory".
-        cocoercivity: which ell the theory uses, the paper's "spectral" one or the "exact" one.
+        cocoercivity: which ell the theory uses, the paper's "spectral" one or the "exact" one. The
+            bound always uses the exact one.
         operator_scale: a factor on the operator; the authors' stochastic runs have 1/n.
         averages: whether a run evaluates the mean of the points too (see `Averaged`). In games
             without strong monotonicity, such as matrix games, the points themselves need not
             converge; Figure 8 shows the gap of the average.
+        estimator: g, by name: "sgda" (a draw), "full" (all data), "lsvrg", "saga" or "quantised";
+            or SGDA, FullOperator, LSVRG, SAGA, Quantised or an Estimator of your own.
     """
 
     averages: bool = False  # type: ignore[misc]
+    estimator: str | Estimator = "sgda"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = isinstance(self.estimator, Estimator) or self.estimator in ESTIMATORS
+        self._require(known, "estimator", "an Estimator or one of " + ", ".join(ESTIMATORS))
+        object.__setattr__(self, "needs_samples", self._estimator.needs_samples)
+
+    @cached_property
+    def _estimator(self) -> Estimator:
+        given = self.estimator
+        return given if isinstance(given, Estimator) else ESTIMATORS[given]()
 
     @override
-    def init(self, oracle: Variational, sync: Sync) -> ProxSkipState:
-        return ProxSkipState(oracle.z0, torch.zeros_like(oracle.z0))
-
-    @override
-    def step(self, s: ProxSkipState, oracle: Variational, sync: Sync) -> ProxSkipState:
-        g = oracle.operator(s.x, oracle.draw())
-        return ProxSkipState(*self._update(s.x, s.h, g, oracle, sync))
-
-    @override
-    def solution(self, s: ProxSkipState) -> Tensor:
-        return s.x
+    def awaiting_theory(self) -> list[str]:
+        own = [f"estimator.{name}" for name in self._estimator.awaiting_theory()]
+        return [*super().awaiting_theory(), *own]
 
     @override
     def tuned(self, theory: Theory) -> Self:
-        sampled = theory.finite_sum
-        tuned = fill_in(
-            self, theory, lr=lambda c: proxskip.proxskip_step(self._ell(c, sampled), c.mu)
+        tuned = super().tuned(theory)
+        if not self._estimator.awaiting_theory():
+            return tuned
+        return replace(
+            tuned, estimator=self._estimator.tuned(number(tuned.lr), theory.constants.mu)
         )
-        gamma = number(tuned.lr)
-        return fill_in(tuned, theory, p=lambda c: proxskip.communication_chance(gamma, c.mu))
 
 
 @dataclass(frozen=True)
-class SVRGState(State):
-    """The point x, the control variate h, the reference point w and F_i(w)."""
-
-    x: Tensor
-    h: Tensor
-    w: Tensor
-    F_w: Tensor
-
-
-@dataclass(frozen=True)
-class ProxSkipLSVRGDA(_CoinFlipping[SVRGState]):
+class ProxSkipLSVRGDA(_CoinFlipping):
     """ProxSkip-L-SVRGDA-FL of Zhang et al. (ICLR 2024), arXiv:2306.05100, Algorithm 4.
 
         g = F_j(x) - F_j(w) + F(w),   w+ = x if the second coin shows heads else w
 
-    ProxSkip with the loopless variance-reduced estimator, and two shared coins. The new reference
-    point is x before the step.
+    ProxSkip(estimator=LSVRG(q)): the loopless variance-reduced estimator, and two shared coins. The
+    new reference point is x before the step. With one client this is Algorithm 3.
 
     Theory: Corollary 3.9, lr = min(1/mu, 1/(6 ell)), p = sqrt(lr mu), q = 2 lr mu, with
     ell = max_ij ell_ij.
@@ -159,44 +215,15 @@ class ProxSkipLSVRGDA(_CoinFlipping[SVRGState]):
         super().__post_init__()
         self._require_chance("q")
 
-    @property
-    @override
-    def needs_full_operator(self) -> bool:
-        return True
-
-    @property
-    @override
-    def schedule(self) -> CommunicationSchedule:
-        return Coins(_chance(self.p), {"reference": _chance(self.q)})
-
-    @override
-    def init(self, oracle: Variational, sync: Sync) -> SVRGState:
-        z = oracle.z0
-        return SVRGState(z, torch.zeros_like(z), z, oracle.full_operator(z))
-
-    @override
-    def step(self, s: SVRGState, oracle: Variational, sync: Sync) -> SVRGState:
-        j = oracle.draw()
-        g = oracle.operator(s.x, j) - oracle.operator(s.w, j) + s.F_w
-        x, h = self._update(s.x, s.h, g, oracle, sync)
-        if sync.coin("reference"):
-            return SVRGState(x, h, s.x, oracle.full_operator(s.x))
-        return SVRGState(x, h, s.w, s.F_w)
-
-    @override
-    def solution(self, s: SVRGState) -> Tensor:
-        return s.x
+    @cached_property
+    def _estimator(self) -> Estimator:
+        return LSVRG(self.q)
 
     @override
     def tuned(self, theory: Theory) -> Self:
-        tuned = fill_in(self, theory, lr=lambda c: proxskip.svrgda_step(self._ell(c, True), c.mu))
+        tuned = super().tuned(theory)
         gamma = number(tuned.lr)
-        return fill_in(
-            tuned,
-            theory,
-            p=lambda c: proxskip.communication_chance(gamma, c.mu),
-            q=lambda c: proxskip.reference_chance(gamma, c.mu),
-        )
+        return fill_in(tuned, theory, q=lambda c: proxskip.reference_chance(gamma, c.mu))
 
 
 def _chance(p: float | FromTheory) -> float:

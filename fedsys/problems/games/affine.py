@@ -52,7 +52,7 @@ class AffineOracle(OperatorOracle):
         self._b = site.convert(np.stack([b for _, b in games]))
         self._mean_M, self._mean_b = self._M.mean(1), self._b.mean(1)
         self._mean_operator = _Affine(self._mean_M.mT.contiguous().mT, self._mean_b)
-        self._samples, self._batch_size = self._M.shape[1], batch_size
+        self._samples, self.batch_size = self._M.shape[1], batch_size
         self.sizes = [self._samples] * len(games)
         self._picks = BlockedDraws(site.seed, "samples", site.hosted)
         self._radius = radius
@@ -61,14 +61,14 @@ class AffineOracle(OperatorOracle):
     @property
     @override
     def finite_sum(self) -> bool:
-        return self._batch_size is not None
+        return self.batch_size is not None
 
     @override
     def draw_sample(self, step: int, k: int) -> Draw:
         # Indices of samples [C, B].
-        if self._batch_size is None:
+        if self.batch_size is None:
             return None
-        picks = self._picks.integers(step, k, self._samples, self._batch_size)
+        picks = self._picks.integers(step, k, self._samples, self.batch_size)
         return to_device(picks, self._M.device)
 
     @override
@@ -81,6 +81,16 @@ class AffineOracle(OperatorOracle):
     @override
     def full_operator(self, z: Tensor) -> Tensor:
         return self._mean_operator(z)
+
+    def drawn_samples(self, xi: Draw) -> Tensor:
+        """Return the samples of a draw, indices [C, B]."""
+        samples: Tensor = xi[0]
+        return samples
+
+    def operator_of_samples(self, z: Tensor, index: Tensor) -> Tensor:
+        """Return F_mj(z_m) for every sample j of `index` [C, B]: [C, B, d]."""
+        M, b = (chosen_samples(values, index) for values in (self._M, self._b))
+        return (M @ z[:, None, :, None])[..., 0] + b
 
     def mean_game(self, sync: Sync) -> tuple[Tensor, Tensor]:
         """Return (M, b) of the mean operator; only the first call communicates."""
@@ -126,10 +136,11 @@ class AffineOracle(OperatorOracle):
         at = self.z0[0].double() if z is None else z.double()
         rows = [self._client_constants(row, M, b, at, D) for row in range(len(self._M))]
         # [M clients, values]: every constant is the largest over the clients; mu is the smallest.
-        extremes = sync.gather(torch.tensor(rows, dtype=torch.float64)).max(0).values.tolist()
-        minus_mu, L, spectral, exact, samples, samples_exact, spread, xi = extremes
+        values = sync.gather(torch.tensor(rows, dtype=torch.float64))
+        extremes = values.max(0).values.tolist()
+        minus_mu, L, spectral, exact, samples, samples_exact, spread, xi, _ = extremes
         noise = self._scale * self.z0.shape[1] ** 0.5
-        sampled = spread if self._batch_size is not None else 0.0
+        sampled = spread if self.batch_size is not None else 0.0
         return Constants(
             mu=max(0.0, -minus_mu),
             L=L,
@@ -138,7 +149,8 @@ class AffineOracle(OperatorOracle):
             ell_samples_spectral=samples,
             ell_samples_exact=samples_exact,
             beta=cocoercivity(M),
-            sigma=float(np.sqrt(noise**2 + sampled / (self._batch_size or 1))),
+            sigma=float(np.sqrt(noise**2 + sampled / (self.batch_size or 1))),
+            F_star=float("inf") if z is None else float(values[:, -1].square().mean().sqrt()),
             xi=xi if xi > 1e-9 * L * D else 0.0,
             G=float((M @ self.z0[0].double() + b).norm() + torch.linalg.matrix_norm(M, 2) * D),
             Lambda=0.0,
@@ -167,6 +179,7 @@ class AffineOracle(OperatorOracle):
             generalised_largest(second_moment, symmetric),
             float(deviation.square().sum(1).mean()),
             float(difference.norm() + torch.linalg.matrix_norm(mean_M - M, 2) * D),
+            float((mean_M @ solution + mean_b).norm()),
         ]
 
 
