@@ -12,7 +12,13 @@ class Constants:
 
     Attributes:
         mu: strong monotonicity, the smallest of the clients'.
-        L: Lipschitz constant, the largest of the clients'.
+        mu_y: strong concavity in y of a game, or strong convexity in y of a lower level, the
+            smallest of the clients'.
+        L: Lipschitz constant, the largest of the clients'. Of a compositional problem it is that of
+            the outer gradients; of a bilevel problem, of the gradients of both levels.
+        C_f: bound of the gradients of the outer function.
+        C_g: bound of the inner Jacobian; of a bilevel problem, of the mixed derivatives of g.
+        L_g: Lipschitz constant of the same; of a bilevel problem, of all second derivatives of g.
         ell_spectral: co-coercivity of the clients' operators by the papers' formula
             1/ell = min Re(1/eigenvalue) (Zhang et al., ICLR 2024, Appendix G), the largest. Their
             step sizes use it; for a Jacobian that is not normal it is too small.
@@ -35,7 +41,11 @@ class Constants:
     """
 
     mu: float = 0.0
+    mu_y: float = 0.0
     L: float = inf
+    C_f: float = inf
+    C_g: float = inf
+    L_g: float = inf
     ell_spectral: float = inf
     ell_exact: float = inf
     ell_samples_spectral: float = inf

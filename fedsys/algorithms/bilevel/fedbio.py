@@ -7,18 +7,20 @@ Variance Reduction. 2022. arXiv:2205.01608.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import State
+from fedsys.core.algorithm import State, fill_in
+from fedsys.core.constants import Theory
 from fedsys.core.oracles import Bilevel
 from fedsys.core.periodic import PeriodicAlgorithm
-from fedsys.core.schedules import Rate, at
+from fedsys.core.schedules import FromTheory, Rate, at
 from fedsys.core.sync import Sync
 from fedsys.problems import Hypergradient, NeumannHypergradient
+from fedsys.theory import fedbio
 
 
 @dataclass(frozen=True)
@@ -82,20 +84,34 @@ class FedBiO(_TwoStages):
 
     x is averaged every I steps; y stays with its client.
 
+    Theory (Theorem 5.1): inner_lr below 1/L and lr = delta / T^(1/3), with the largest delta that
+    it allows. It is for exact hypergradients of full data.
+
     Args:
-        lr: eta, the step size of x, a number or a schedule.
-        inner_lr: gamma, the step size of y, a number or a schedule.
+        lr: eta, the step size of x, a number, a schedule or "theory".
+        inner_lr: gamma, the step size of y, a number, a schedule or "theory".
         hypergradient: how Phi is computed.
         fit_from: the iteration from which x is fixed and one y is fitted; 0: never.
         fit_lr: the step size of that fit, a number or a schedule.
         local_steps: I, the number of steps of a round.
     """
 
+    lr: Rate | FromTheory = 0.1  # type: ignore[assignment]
+    inner_lr: Rate | FromTheory = 0.1  # type: ignore[assignment]
+
     term_maps: ClassVar[tuple[str, ...]] = ("prox_x",)
 
     @override
     def init(self, oracle: Bilevel, sync: Sync) -> BilevelState:
         return BilevelState(oracle.x0, oracle.y0)
+
+    @override
+    def tuned(self, theory: Theory) -> Self:
+        rounds, _ = theory.size(self.local_steps)
+        tuned = fill_in(self, theory, inner_lr=fedbio.inner_step)
+        gamma, local_steps = tuned._highest("inner_lr", 0.0), self.local_steps
+        steps = rounds * local_steps
+        return fill_in(tuned, theory, lr=lambda c: fedbio.outer_step(c, gamma, local_steps, steps))
 
     @override
     def step(self, s: BilevelState, oracle: Bilevel, sync: Sync) -> BilevelState:

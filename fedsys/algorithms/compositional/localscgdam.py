@@ -7,18 +7,20 @@ Deep AUC Maximization. NeurIPS 2023. arXiv:2304.10101.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
 from fedsys.algorithms.minimax.base import AnyMinimaxState, MinimaxState
-from fedsys.core.algorithm import AnyOracle
+from fedsys.core.algorithm import AnyOracle, fill_in
+from fedsys.core.constants import Theory
 from fedsys.core.oracles import Compositional, Minimax
 from fedsys.core.periodic import StagedAlgorithm
-from fedsys.core.schedules import Rate, at, highest
+from fedsys.core.schedules import FromTheory, Rate, at, highest
 from fedsys.core.sync import Sync
+from fedsys.theory import localscgdam
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ class _LettersOfAlgorithm1(StagedAlgorithm[AnyOracle, AnyMinimaxState]):
 
     def _require_weight(self, *names: str) -> None:
         for name in names:
-            in_range = 0 < self._highest(name, 0.0) * highest(self.eta) <= 1
-            self._require(in_range, name, f"in (0, 1/eta], eta = {highest(self.eta)}")
+            weight, eta = self._highest(name, 0.0), self._highest("eta", 0.0)
+            rule = f"in (0, 1/eta], eta = {eta}" if eta else "positive"
+            self._require(weight > 0 and weight * eta <= 1, name, rule)
 
     def _rates(self, step: int) -> tuple[float, float, float]:
         """eta, and the step sizes gamma_x eta and gamma_y eta."""
@@ -86,9 +89,12 @@ class LocalSCGDAM(_LettersOfAlgorithm1[Compositional, CompositionalState]):
 
     h, u, v, x and y are averaged every K steps. Inner and outer samples are independent.
 
+    Theory (Theorem 1 and Remark 1): eta = sqrt(clients / T), and with gamma_x and gamma_y at most
+    what the theorem allows for the given alpha, beta_x and beta_y.
+
     Args:
         eta: the step size, which is also in the weights of the moving averages. This and the other
-            numbers may be schedules.
+            numbers may be schedules. eta, gamma_x and gamma_y may be "theory".
         gamma_x: factor on the steps of the min player.
         gamma_y: factor on the steps of the max player.
         alpha: alpha eta is the weight of a new value in h.
@@ -102,6 +108,9 @@ class LocalSCGDAM(_LettersOfAlgorithm1[Compositional, CompositionalState]):
         total_steps: T, the length of the run; the runner sets it.
     """
 
+    eta: Rate | FromTheory = 0.3  # type: ignore[assignment]
+    gamma_x: Rate | FromTheory = 0.33  # type: ignore[assignment]
+    gamma_y: Rate | FromTheory = 0.33  # type: ignore[assignment]
     alpha: Rate = 3.0
 
     kind: ClassVar[str] = "compositional"
@@ -129,6 +138,19 @@ class LocalSCGDAM(_LettersOfAlgorithm1[Compositional, CompositionalState]):
         v = _moved(s.v, gy, at(self.beta_y, oracle.step) * eta)
         h, u, v, x, y = sync(h, u, v, x, y)
         return CompositionalState(x, y, u, v, h)
+
+    @override
+    def tuned(self, theory: Theory) -> Self:
+        rounds, clients = theory.size(self.local_steps)
+        p, share = self.local_steps, clients / (rounds * self.local_steps)
+        weights = highest(self.alpha), highest(self.beta_x), highest(self.beta_y)
+        tuned = fill_in(self, theory, gamma_y=lambda c: localscgdam.max_step(c, *weights[1:]))
+        gamma_y = tuned._highest("gamma_y", 0.0)
+        tuned = fill_in(tuned, theory, gamma_x=lambda c: localscgdam.min_step(c, *weights, gamma_y))
+        gamma_x = tuned._highest("gamma_x", 0.0)
+        return fill_in(
+            tuned, theory, eta=lambda c: localscgdam.eta(c, weights, gamma_x, gamma_y, p, share)
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,6 +29,14 @@ class DiagonalRule(Protocol):
         """The matrix [d] that belongs to a memory."""
 
 
+@runtime_checkable
+class BoundedRule(Protocol):
+    """A rule with known bounds of its matrix, which step sizes of the theory need."""
+
+    def bounds(self, gradient: float) -> tuple[float, float]:
+        """The smallest and the largest entry of the matrix, for w of at most this norm."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """A = I: what makes AdaFGDA equal to FGDA."""
@@ -44,6 +52,10 @@ class Identity:
     def diagonal(self, memory: Tensor) -> Tensor:
         """Ones."""
         return memory.new_ones(memory.shape[1])
+
+    def bounds(self, gradient: float) -> tuple[float, float]:
+        """The smallest and the largest entry of the matrix."""
+        return 1.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,10 @@ class Adam(Checked):
         """sqrt(a) + floor."""
         return memory[0].sqrt() + self.floor
 
+    def bounds(self, gradient: float) -> tuple[float, float]:
+        """The smallest and the largest entry of the matrix, for w of at most this norm."""
+        return self.floor, self.floor + gradient
+
     def _average(self, a: Tensor, w: Tensor) -> Tensor:
         return self.decay * a + (1 - self.decay) * w.square()
 
@@ -95,3 +111,7 @@ class AdaBelief(Adam):
     def remember(self, memory: Tensor, w: Tensor) -> Tensor:
         """The moving average of squared changes, and this round's estimator."""
         return torch.stack([self._average(memory[0], w - memory[1]), w])
+
+    def bounds(self, gradient: float) -> tuple[float, float]:
+        """The same; two estimators differ by at most twice their norm."""
+        return self.floor, self.floor + 2 * gradient

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.algorithms.minimax.adaptive import Adam, DiagonalRule
+from fedsys.algorithms.minimax.adaptive import Adam, BoundedRule, DiagonalRule
 from fedsys.algorithms.minimax.base import MinimaxAlgorithm, MinimaxState
 from fedsys.core.algorithm import fill_in
-from fedsys.core.constants import Theory
+from fedsys.core.constants import Constants, Theory
+from fedsys.core.errors import InputError
 from fedsys.core.oracles import Minimax
 from fedsys.core.schedules import FromTheory, Rate, at
 from fedsys.core.sync import Sync
@@ -165,11 +166,15 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
     Terms and constraints are applied in the norms of A and B, so that the solution stays where the
     steps rest; a Euclidean projection would move it.
 
+    Theory (Theorem 1, n = 1): the numbers of FGDA with rho, the smallest entry of A and B, and
+    rho_u, the largest of B. rho_u follows from the bound G of the gradients (Remark 1), which an
+    affine game has within its radius only.
+
     Args:
-        lr_x: gamma, a number or a schedule.
-        lr_y: lambda, a number or a schedule.
-        eta: the factor of both steps, a number or a schedule.
-        alpha: the weight of the new gradient in v; 1 is plain SGDA.
+        lr_x: gamma, a number, a schedule or "theory".
+        lr_y: lambda, a number, a schedule or "theory".
+        eta: the factor of both steps, a number, a schedule or "theory".
+        alpha: the weight of the new gradient in v, or "theory"; 1 is plain SGDA.
         beta: the same in w.
         sync_estimator: as in FGDA.
         matrix_x: the rule for A, such as Adam or AdaBelief of fedsys.algorithms.minimax.adaptive.
@@ -177,7 +182,11 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
         local_steps: q, the number of steps of a round.
     """
 
-    lr_x: Rate = 0.1
+    lr_x: Rate | FromTheory = 0.1  # type: ignore[assignment]
+    lr_y: Rate | FromTheory = 0.1  # type: ignore[assignment]
+    eta: Rate | FromTheory = 1.0  # type: ignore[assignment]
+    alpha: Rate | FromTheory = 0.9  # type: ignore[assignment]
+    beta: Rate | FromTheory = 0.9  # type: ignore[assignment]
     matrix_x: DiagonalRule = field(default_factory=lambda: Adam(floor=0.03))
     matrix_y: DiagonalRule = field(default_factory=Adam)
 
@@ -223,3 +232,31 @@ class AdaFGDA(_VarianceReduced[AdaFGDAState]):
         )
         diagonals = self.matrix_x.diagonal(memory_x), self.matrix_y.diagonal(memory_y)
         return *diagonals, memory_x, memory_y
+
+    @override
+    def tuned(self, theory: Theory) -> Self:
+        K, q = theory.clients, self.local_steps
+        c = theory.constants
+        of = self._matrix_range(c)
+        # The theorem needs the PL condition in y only, which holds with mu_y.
+        theory = replace(theory, constants=replace(c, mu=max(c.mu, c.mu_y)))
+        return fill_in(
+            self,
+            theory,
+            lr_x=lambda c: fgda.min_step(c, K, q, of),
+            lr_y=lambda c: fgda.max_step(c, K),
+            eta=lambda c: fgda.eta(c, K, q, of),
+            alpha=lambda c: fgda.alpha(c, K, q, of),
+            beta=lambda c: fgda.beta(c, K, q, of),
+        )
+
+    def _matrix_range(self, c: Constants) -> fgda.Matrices:
+        """Return rho and rho_u of Assumption 7."""
+        first, second = self.matrix_x, self.matrix_y
+        if not (isinstance(first, BoundedRule) and isinstance(second, BoundedRule)):
+            raise InputError(
+                "AdaFGDA: theory needs bounds of its matrices, which a rule gives as "
+                "bounds(gradient); add that method, or give algorithm.lr_x, lr_y, eta numbers"
+            )
+        (low_x, _), (low_y, high) = first.bounds(c.G), second.bounds(c.G)
+        return fgda.matrix_range(min(low_x, low_y), high)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedsys.core.constants import Constants
 from fedsys.core.errors import require
 from fedsys.core.fields import Checked
 from fedsys.core.oracles import Curvature, Draw
@@ -157,6 +158,30 @@ class QuadraticBilevelOracle(BilevelOracle):
         """Return Phi_m(x_m, y_m), which is the gradient of h_m at y_m = y_m(x_m)."""
         A, B, _, c, e = self._means
         return self.problem.mu * (x - e) + _apply(B.mT, torch.linalg.solve(A, y - c))
+
+    @override
+    def constants(self, sync: Sync) -> Constants:
+        # Exactly: second derivatives of g are constant, so that L_g = 0. Lipschitz constants are
+        # those of every sample that can be drawn, the largest over all clients.
+        whole = self.problem.batch_size is None
+        A, B = (part.double()[:, None] if whole else part.double() for part in self._drawable())
+        zero = torch.zeros_like(A)
+        hessian = torch.cat([torch.cat([zero, -B.mT], 3), torch.cat([-B, A], 3)], 2)
+        norms = [torch.linalg.matrix_norm(M, 2).amax(1) for M in (hessian, B)]
+        smallest = torch.linalg.eigvalsh(self._means[0].double())[:, 0]
+        rows = sync.gather(torch.stack([*norms, -smallest], 1))
+        L, C_g, minus_mu = rows.max(0).values.tolist()
+        return Constants(
+            mu_y=-minus_mu,
+            L=max(L, 1.0, self.problem.mu),
+            C_g=C_g,
+            L_g=0.0,
+            dim=self.z0.shape[1],
+        )
+
+    def _drawable(self) -> list[Tensor]:
+        parts = self._means if self.problem.batch_size is None else self._parts
+        return parts[:2]
 
     @override
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:

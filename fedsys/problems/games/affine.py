@@ -138,11 +138,12 @@ class AffineOracle(OperatorOracle):
         # [M clients, values]: every constant is the largest over the clients; mu is the smallest.
         values = sync.gather(torch.tensor(rows, dtype=torch.float64))
         extremes = values.max(0).values.tolist()
-        minus_mu, L, spectral, exact, samples, samples_exact, spread, xi, _ = extremes
+        minus_mu, minus_mu_y, L, spectral, exact, samples, samples_exact, spread, xi, _ = extremes
         noise = self._scale * self.z0.shape[1] ** 0.5
         sampled = spread if self.batch_size is not None else 0.0
         return Constants(
             mu=max(0.0, -minus_mu),
+            mu_y=max(0.0, -minus_mu_y),
             L=L,
             ell_spectral=spectral,
             ell_exact=exact,
@@ -172,6 +173,7 @@ class AffineOracle(OperatorOracle):
         difference = (mean_M - M) @ z0 + mean_b - b
         return [
             -float(torch.linalg.eigvalsh(symmetric)[0]),
+            -float(torch.linalg.eigvalsh(symmetric[self._split :, self._split :])[:1].sum()),
             float(torch.linalg.matrix_norm(mean_M, 2)),
             spectral_cocoercivity(mean_M[None]),
             cocoercivity(mean_M),
