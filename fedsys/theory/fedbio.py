@@ -17,7 +17,8 @@ _BELOW = 0.99
 def smoothness(c: Constants) -> float:
     """Return L_h = max(L-bar, Gamma, C, rho, 1) of Proposition 6.
 
-    With one L_g for both second derivatives of g, Gamma is C. C_f is the bound of grad f, which counts only where second derivatives of g are not constant.
+    With one L_g for both second derivatives of g, Gamma is C. C_f is the bound of grad f, which
+    counts only where second derivatives of g are not constant.
     """
     mu, L, C_g = c.mu_y, c.L, c.C_g
     curved = 0.0 if c.L_g == 0 else c.C_f * c.L_g * (1 / mu + C_g / mu**2)
