@@ -70,7 +70,11 @@ class Lyapunov:
         has_samples = isinstance(oracle, FiniteSum) or not oracle.finite_sum or self.M == 0
         is_exact = not isinstance(oracle, Estimated) or oracle.unknown_mean() is None
         solution = oracle.solution(sync) if isinstance(oracle, Solved) else None
-        if solution is None or not has_samples or not is_exact:
+        if solution is None or not has_samples:
+            return None
+        # The functions of one client may be random and those of another not: all ranks agree.
+        exact = oracle.z0.new_full((len(oracle.z0), 1), float(is_exact), dtype=torch.float64)
+        if float(sync(exact)[0]) < 1:
             return None
         z = solution.to(oracle.z0).expand_as(oracle.z0).contiguous()
         F_z = oracle.full_operator(z)

@@ -42,6 +42,8 @@ from fedsys.problems.games.affine import AffineOracle
 from fedsys.problems.terms import L1, NONE, Box, Term
 from fedsys.theory import proxskip
 from fedsys.theory.proxskip import KeyConstants
+from fedsys.training import summary
+from fedsys.training.console import theory_lines
 
 CLIENTS, SAMPLES, DIM = 2, 3, 3
 
@@ -351,6 +353,23 @@ def test_a_game_without_strong_monotonicity_has_no_bound() -> None:
     constants = BilinearGame().oracle(site).constants(sync)
     assert constants.mu == 0
     assert ProxSkip(lr=0.1, p=0.5).guarantee(Theory(constants, CLIENTS)) is None
+
+
+def test_the_summary_says_whether_the_bound_of_the_last_record_holds() -> None:
+    algorithm = ProxSkip(cocoercivity="exact")
+    result = fedsys.run(RandomGame(3), algorithm, clients=CLIENTS, rounds=5, dtype="float64")
+    found = summary.theory(result)
+    assert found is not None
+    last = result.records[-1]
+    assert found["lyapunov"] == {
+        "at_most": last["lyapunov_bound"], "lyapunov": last["lyapunov"], "holds": True
+    }  # fmt: skip
+    lines = theory_lines({"theory": found, "hyperparameters": {}})
+    assert lines[-1].startswith("  bound of the theorem, in expectation: lyapunov at most")
+    assert lines[-1].endswith(": holds")
+    last["lyapunov"] = 2 * last["lyapunov_bound"]
+    violated = summary.theory(result)
+    assert theory_lines({"theory": violated, "hyperparameters": {}})[-1].endswith(": VIOLATED")
 
 
 def test_saga_is_refused_in_one_line_where_samples_are_not_drawn() -> None:
