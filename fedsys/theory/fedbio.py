@@ -22,9 +22,9 @@ def smoothness(c: Constants) -> float:
     """
     mu, L, C_g = c.mu_y, c.L, c.C_g
     curved = 0.0 if c.L_g == 0 else c.C_f * c.L_g * (1 / mu + C_g / mu**2)
-    bends = 0.0 if c.L_g == 0 else c.C_f * c.L_g * (c.C_f / mu + C_g / mu**2)
+    smooth = 0.0 if c.L_g == 0 else c.C_f * c.L_g * (c.C_f / mu + C_g / mu**2)
     C = L + L * C_g / mu + curved
-    return max((L + C) * C_g / mu + L + bends, C, C_g / mu, 1.0)
+    return max((L + C) * C_g / mu + L + smooth, C, C_g / mu, 1.0)
 
 
 def inner_step(c: Constants) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import sqrt
@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.random_games import DIM, SAMPLES, RandomGame
 from typing_extensions import override
 
 import fedsys
@@ -39,13 +40,13 @@ from fedsys.core.sync import Sync
 from fedsys.core.traffic import Traffic
 from fedsys.problems import BilinearGame, CompositeSaddle, OperatorProblem, QuadraticGame
 from fedsys.problems.games.affine import AffineOracle
-from fedsys.problems.terms import L1, NONE, Box, Term
+from fedsys.problems.terms import L1, Box
 from fedsys.theory import proxskip
 from fedsys.theory.proxskip import KeyConstants
 from fedsys.training import summary
 from fedsys.training.console import theory_lines
 
-CLIENTS, SAMPLES, DIM = 2, 3, 3
+CLIENTS = 2
 
 # The constants, by hand.
 
@@ -127,37 +128,6 @@ def test_a_reference_chance_alone_can_be_left_to_the_theory() -> None:
 
 
 # Random strongly monotone affine problems.
-
-
-@dataclass(frozen=True)
-class RandomGame:
-    """F_ij(z) = M_ij z + b_ij with a strongly monotone mean on every client."""
-
-    seed: int
-    skew: float = 1.0
-    spread: float = 0.5
-    batch_size: int | None = None
-    terms: tuple[Term, Term] = (NONE, NONE)
-    noise: float = 0.0
-
-    def oracle(self, site: Site) -> AffineOracle:
-        """Return the oracle of the hosted clients."""
-        return self.make(AffineOracle, site)
-
-    def make(self, kind: type[AffineOracle], site: Site) -> AffineOracle:
-        """Return an oracle of this class."""
-        games = [self._client(client) for client in site.hosted]
-        more = {"batch_size": self.batch_size, "terms": self.terms, "noise": self.noise}
-        return kind(site, games, 2, **more)
-
-    def _client(self, client: int) -> tuple[np.ndarray, np.ndarray]:
-        stream = np.random.default_rng([self.seed, client])
-        root = stream.standard_normal((DIM, DIM))
-        S = root @ root.T / DIM + stream.uniform(0.05, 1) * np.eye(DIM)
-        K = self.skew * stream.standard_normal((DIM, DIM))
-        deviation = self.spread * stream.standard_normal((SAMPLES, DIM, DIM))
-        M = S + (K - K.T) / 2 + deviation - deviation.mean(0)
-        return M, stream.standard_normal((SAMPLES, DIM))
 
 
 class ChosenDraws(AffineOracle):
