@@ -210,6 +210,60 @@ def test_one_step_satisfies_the_recursion_of_theorem_3_1_exactly(
         state = following[seed % len(following)][1]
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(list(ENUMERATED)),
+    skew=st.floats(0, 2),
+    at_solution=st.booleans(),
+)
+def test_an_estimator_satisfies_both_inequalities_of_assumption_2_2_exactly(
+    seed: int, name: str, skew: float, at_solution: bool
+) -> None:
+    """With its constants, over all draws and reference coins, also where only sigma_t is left."""
+    estimator, batch_size = ENUMERATED[name]
+    estimator = LSVRG(q=0.3) if name == "lsvrg" else estimator
+    game = RandomGame(seed, skew, 1.0, batch_size)
+    oracle = game.make(ChosenDraws, Site(Placement(CLIENTS), 0, torch.float64))
+    assert isinstance(oracle, ChosenDraws)
+    _, sync = next(syncs(False))
+    theory = Theory(
+        oracle.constants(sync), CLIENTS, finite_sum=oracle.finite_sum, samples=(SAMPLES, SAMPLES)
+    )
+    key = estimator.key_constants(theory)
+    solution = oracle.solution(sync)
+    assert solution is not None
+    z = solution.expand(CLIENTS, -1).contiguous()
+    memory = estimator.start(oracle)
+    x = z if at_solution else z + torch.from_numpy(np.random.default_rng(seed).normal(size=z.shape))
+    state = estimator.state(x, torch.zeros_like(x), *memory)
+    F_z = oracle.full_operator(z)
+    product_ = float(((oracle.full_operator(x) - F_z) * (x - z)).sum())
+    sigma = float(estimator.deviation(state, oracle, z).sum())
+    error = sigma_next = 0.0
+    for chance, g, after in estimates(estimator, oracle, state):
+        error += chance * float((g - F_z).square().sum())
+        new = estimator.state(x, state.h, *after)
+        sigma_next += chance * float(estimator.deviation(new, oracle, z).sum())
+    room = 1 + 1e-9
+    assert error <= (2 * key.A * product_ + key.B * sigma + key.D1) * room + 1e-20
+    limit = 2 * key.C * product_ + (1 - key.rho) * sigma + key.D2
+    assert sigma_next <= limit * room + 1e-20
+
+
+def estimates(
+    estimator: Estimator, oracle: ChosenDraws, s: Any
+) -> Iterator[tuple[float, torch.Tensor, tuple[torch.Tensor, ...]]]:
+    """Every estimate of a step and the memory after it, with its probability."""
+    q = estimator.coins.get("reference")
+    references = [(True, q), (False, 1 - q)] if q else [(False, 1.0)]
+    draws = list(product(range(SAMPLES), repeat=CLIENTS)) if oracle.finite_sum else [(0, 0)]
+    for picks, (reference, chance) in product(draws, references):
+        oracle.chosen = torch.tensor(picks)[:, None]
+        _, sync = next(syncs(reference))
+        yield chance / len(draws), *estimator(s, oracle.at(0), sync)
+
+
 def planted(game: RandomGame, oracle: ChosenDraws, sync: Sync) -> ChosenDraws:
     """The game with an l1 term and a box, and the solution that a long run finds."""
     made = replace(game, terms=(L1(0.3), Box(-0.2, 0.4))).make(
