@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import Algorithm, AnyOracle, AnyState, Guarantee, State
+from fedsys.core.algorithm import Algorithm, AnyOracle, AnyState, Guarantee, State, guarantee_of
 from fedsys.core.constants import Theory
 from fedsys.core.rounds import CommunicationSchedule
 from fedsys.core.sync import Sync
@@ -113,9 +113,9 @@ class Averaged(Algorithm[Any, State]):
     def bound(self, theory: Theory) -> float | None:
         return self.algorithm.bound(theory)
 
-    @override
     def guarantee(self, theory: Theory) -> Guarantee | None:
-        return self.algorithm.guarantee(theory)
+        """Return what the theorem of the algorithm bounds in every iteration."""
+        return guarantee_of(self.algorithm, theory)
 
 
 def averaged(algorithm: Algorithm[Any, Any]) -> Algorithm[Any, Any]:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 from torch import Tensor
 from typing_extensions import override
@@ -44,6 +44,21 @@ class Guarantee(Protocol):
 
         The result is empty if the oracle does not know what it takes. All ranks call it together.
         """
+
+
+@runtime_checkable
+class Guaranteed(Protocol):
+    """An algorithm with a theorem that bounds a quantity in every iteration."""
+
+    def guarantee(self, theory: Theory) -> Guarantee | None:
+        """Return that quantity; None if the theorem does not cover the run."""
+
+
+def guarantee_of(algorithm: object, theory: Theory | None) -> Guarantee | None:
+    """Return what a theorem bounds in every iteration of a run, if the constants are known."""
+    if theory is None or not isinstance(algorithm, Guaranteed):
+        return None
+    return algorithm.guarantee(theory)
 
 
 @dataclass(frozen=True)
@@ -148,10 +163,6 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
 
     def bound(self, theory: Theory) -> float | None:
         """Return the theorem's bound on the gap of the averaged iterate, or None without one."""
-        return None
-
-    def guarantee(self, theory: Theory) -> Guarantee | None:
-        """What a theorem bounds in every iteration of a run that it covers."""
         return None
 
     @property

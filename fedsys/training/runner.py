@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsys.algorithms.averaged import averaged
 from fedsys.communication import Communicator
 from fedsys.communication.values import boolean
-from fedsys.core.algorithm import Algorithm, State
+from fedsys.core.algorithm import Algorithm, State, guarantee_of
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.constants import Theory
 from fedsys.core.errors import InputError, InterruptedRunError, NonFiniteError
@@ -142,7 +142,7 @@ class Runner:
             self.on_warning,
             self.records,
             self.warnings,
-            None if self.theory is None else self.algorithm.guarantee(self.theory),
+            guarantee_of(self.algorithm, self.theory),
         )
 
     @torch.no_grad()

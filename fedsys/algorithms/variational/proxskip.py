@@ -103,8 +103,8 @@ class _CoinFlipping(Algorithm[Variational, ProxSkipState]):
         gamma = number(tuned.lr)
         return fill_in(tuned, theory, p=lambda c: proxskip.communication_chance(gamma, c.mu))
 
-    @override
     def guarantee(self, theory: Theory) -> Lyapunov | None:
+        """Return V_t and the bound of Theorem 3.1; None if it does not cover the run."""
         if not theory.exact_means or self.operator_scale != 1:
             return None
         key, gamma, p = self._estimator.key_constants(theory), number(self.lr), number(self.p)
