@@ -105,7 +105,8 @@ class _CoinFlipping(Algorithm[Variational, ProxSkipState]):
 
     def guarantee(self, theory: Theory) -> Lyapunov | None:
         """Return V_t and the bound of Theorem 3.1; None if it does not cover the run."""
-        if not theory.exact_means or self.operator_scale != 1:
+        exact = theory.exact_means and theory.constants.exact
+        if not exact or self.operator_scale != 1:
             return None
         key, gamma, p = self._estimator.key_constants(theory), number(self.lr), number(self.p)
         bound = proxskip.lyapunov_bound(key, theory.constants.mu, gamma, p)
