@@ -70,7 +70,7 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     """
 
     kind: ClassVar[str]
-    """The kind of problem it solves, a key of `fedsys.problems.KINDS`."""
+    """The kind of problem it solves, a key of `fedsys.core.kinds.KINDS`."""
     full_participation: ClassVar[str | None] = "its analysis has every client in every round"
     """Why it is not for `participation` below 1; None where an unbiased average is all it needs."""
     term_maps: ClassVar[tuple[str, ...]] = ()

@@ -124,8 +124,23 @@ _BUILT_IN = (
     Metric("lyapunov_bound", "What the theorem promises for the expectation of lyapunov."),
     Metric("distance_x", "Squared distance of x from the known saddle point.", vanishes=True),
     Metric("distance_y", "Squared distance of y from the known saddle point.", vanishes=True),
-    Metric("hypergradient_norm", "Norm of the mean hypergradient of a bilevel problem."),
-    Metric("outer_loss", "Outer objective of a bilevel problem, on the validation data."),
+    Metric(
+        "hypergradient_norm",
+        "Norm of the mean hypergradient of a bilevel problem, at each client's own inner variable, "
+        "or at its inner solution if the problem knows it.",
+        vanishes=True,
+    ),
+    Metric(
+        "outer_loss",
+        "Outer objective of a bilevel problem on all its data, at each client's own inner "
+        "variable.",
+    ),
+    Metric(
+        "inner_residual",
+        "Mean norm of the gradient of the clients' inner functions at their own inner variables; "
+        "of a shared lower level, the norm of the mean gradient.",
+        vanishes=True,
+    ),
     Metric(
         "noise_auc",
         "Area under the ROC curve of the learned sample weights as detectors of clean labels.",
@@ -160,7 +175,7 @@ _PREFIXES = {
 """The first parts of derived names, and what they add to the meaning."""
 
 _LOWER_IS_BETTER = (
-    "loss", "error", "gap", "norm", "distance", "eqopp", "eqodds", "parity", "drift",
+    "loss", "error", "gap", "norm", "residual", "distance", "eqopp", "eqodds", "parity", "drift",
 )  # fmt: skip
 """An unknown name that contains one of these words is taken for a quantity to minimise."""
 

@@ -209,6 +209,17 @@ class Bilevel(Oracle, Protocol):
 
 
 @runtime_checkable
+class SharedBilevel(Bilevel, Protocol):
+    """Minimise over x the mean of f_m(x, y(x)), where y(x) minimises the mean of the g_m(x, .).
+
+    The derivatives are those of `Bilevel`, but the objective is another: an oracle that has the
+    attribute `shared_inner` does not serve algorithms of the kind `bilevel` (see `kinds_of`).
+    """
+
+    shared_inner: bool
+
+
+@runtime_checkable
 class Grouped(Minimisation, Protocol):
     """Minimisation over samples, each of which belongs to one of K groups.
 
@@ -276,18 +287,6 @@ class Stateful(Protocol):
 
     def trained(self, z: Tensor, sync: Sync) -> dict[str, Tensor]:
         """Return the variables of a point [d] and the buffers it is evaluated with, by name."""
-
-
-KINDS: dict[str, type] = {
-    "variational": Variational,
-    "minimax": Minimax,
-    "minimisation": Minimisation,
-    "compositional": Compositional,
-    "bilevel": Bilevel,
-    "grouped": Grouped,
-    "monitored": Monitored,
-}
-"""The protocol of each kind of problem, by the name that `Algorithm.kind` and errors use."""
 
 
 AnyOracle = TypeVar("AnyOracle", bound=Oracle, covariant=True)

@@ -12,8 +12,9 @@ from fedsys.communication import Communicator
 from fedsys.core.algorithm import Algorithm, applies_terms
 from fedsys.core.constants import Theory
 from fedsys.core.errors import InputError, KindError, TermError
+from fedsys.core.kinds import kinds_of
 from fedsys.core.optional_oracles import FiniteSum
-from fedsys.core.oracles import KINDS, Estimated, Oracle, Problem
+from fedsys.core.oracles import Estimated, Oracle, Problem
 from fedsys.core.placement import Placement
 from fedsys.distributed.world import World
 from fedsys.problems.terms import describe_terms, maps_of_terms
@@ -28,7 +29,7 @@ def check_requirements(
     world: World,
 ) -> None:
     """Refuse, on all ranks, a problem or an option that the algorithm does not support."""
-    kinds = [name for name, kind in KINDS.items() if isinstance(oracle, kind)]
+    kinds = kinds_of(oracle)
     if algorithm.kind not in kinds:
         raise KindError(algorithm, problem, kinds)
     _check_terms(algorithm, problem, oracle)

@@ -17,7 +17,7 @@ from fedsys.algorithms import Averaged
 from fedsys.communication import LocalTransport
 from fedsys.core.algorithm import Algorithm, State
 from fedsys.core.errors import InputError
-from fedsys.core.oracles import KINDS
+from fedsys.core.kinds import KINDS
 from fedsys.core.rounds import Coins
 from fedsys.distributed.world import World
 from fedsys.training.checkpoint import Checkpoints, Snapshot

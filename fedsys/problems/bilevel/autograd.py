@@ -15,7 +15,13 @@ from fedsys.clients.flat_module import leaf
 from fedsys.core.oracles import Curvature, Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
-from fedsys.problems.custom.client_functions import ClientFunctions, Samples, labelled
+from fedsys.problems.bilevel.evaluation import stationarity
+from fedsys.problems.custom.client_functions import (
+    ClientFunctions,
+    FullDraw,
+    Samples,
+    labelled,
+)
 from fedsys.problems.stepping import SteppingOracle
 
 ClientLoss = Callable[[Tensor, Tensor, int, Any], Tensor]
@@ -90,14 +96,26 @@ class BilevelOracle(SteppingOracle):
         return {"x": shared_row(x), "y": y}
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        """Return train_loss, the mean of f_m(x, y_m) over the clients, at one draw of each f_m."""
+        """Return outer_loss, the mean of f_m(x, y_m), and how far the point is from stationary.
+
+        train_loss is outer_loss. hypergradient_norm and inner_residual are of
+        `fedsys.problems.bilevel.evaluation`. Names have the prefix sampled_ if f or g draws random
+        numbers, so that a value is that of one draw.
+        """
         x, y = z.split_with_sizes([self.x0.shape[1], self.y0.shape[1]], dim=1)
-        losses, noisy = sync(*self._full_outer(x, y))
-        return {labelled("train_loss", bool(noisy[0] > 0)): float(losses[0])}
+        loss, noisy = sync(*self._full_outer(x, y))
+        value = float(loss[0])
+        found = stationarity(self, x, y, self._full_draws(), sync)
+        metrics = {"train_loss": value, "outer_loss": value, **found}
+        return {labelled(name, bool(noisy[0] > 0)): value for name, value in metrics.items()}
 
     @abstractmethod
     def _full_outer(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return f_m on all data of each hosted client, and [C, 1] whether it is an estimate."""
+        """Return f_m on all data of each hosted client, and [C, 1] whether f or g is random."""
+
+    @abstractmethod
+    def _full_draws(self) -> tuple[Draw, Draw]:
+        """Return draws of f and of g that have all data of each hosted client."""
 
     def outer_draw(self) -> Draw:
         """Return the next sample of f."""
@@ -178,8 +196,18 @@ class _FunctionOracle(BilevelOracle):
 
     @override
     def _full_outer(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        values, noisy = self._full(self._outer, self._problem.outer, x, y)
+        _, inner_noisy = self._full(self._inner, self._problem.inner, x, y)
+        return values, torch.maximum(noisy, inner_noisy)
+
+    def _full(
+        self, functions: ClientFunctions, loss: ClientLoss, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, Tensor]:
         triples = zip(x, y, self.site.hosted, strict=True)
-        full, loss = self._outer.full, self._problem.outer
-        values = [full(loss, (x_m, y_m), m, self.step) for x_m, y_m, m in triples]
+        values = [functions.full(loss, (x_m, y_m), m, self.step) for x_m, y_m, m in triples]
         noisy = x.new_tensor([[float(noisy)] for _, noisy in values])
         return torch.stack([value for value, _ in values])[:, None], noisy
+
+    @override
+    def _full_draws(self) -> tuple[Draw, Draw]:
+        return FullDraw(self.step), FullDraw(self.step)

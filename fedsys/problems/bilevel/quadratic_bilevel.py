@@ -85,8 +85,9 @@ class _Matrices:
 class QuadraticBilevelOracle(BilevelOracle):
     """All derivatives, the inner solution and the hypergradient in closed form.
 
-    It reports train_loss, the mean of h_m at the mean x, and hypergradient_norm, the norm of the
-    gradient of that mean.
+    It reports train_loss, the mean of h_m at the mean x, hypergradient_norm, the norm of the
+    gradient of that mean, outer_loss, the mean of f_m(x, y_m) at each client's own y_m, and
+    inner_residual, the mean of |grad_y g_m(x, y_m)|. At a solution outer_loss is train_loss.
     """
 
     uses_autograd = False
@@ -154,6 +155,10 @@ class QuadraticBilevelOracle(BilevelOracle):
         losses = self.outer(x, y, self._means)[:, None]
         return losses, torch.zeros_like(losses)
 
+    @override
+    def _full_draws(self) -> tuple[Draw, Draw]:
+        return self._means, self._means
+
     def hypergradient(self, x: Tensor, y: Tensor) -> Tensor:
         """Return Phi_m(x_m, y_m), which is the gradient of h_m at y_m = y_m(x_m)."""
         A, B, _, c, e = self._means
@@ -185,11 +190,19 @@ class QuadraticBilevelOracle(BilevelOracle):
 
     @override
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        x = z[:, : self.problem.dim]
+        x, own_y = z.split(self.problem.dim, dim=1)
         y = self.inner_solution(x)
         losses, _ = self._full_outer(x, y)
         gradient, loss = sync(self.hypergradient(x, y), losses)
-        return {"hypergradient_norm": float(gradient[0].norm()), "train_loss": float(loss[0])}
+        own_losses, _ = self._full_outer(x, own_y)
+        residuals = self.inner_grad(x, own_y, self._means).norm(dim=1, keepdim=True)
+        outer_loss, residual = sync(own_losses, residuals)
+        return {
+            "hypergradient_norm": float(gradient[0].norm()),
+            "train_loss": float(loss[0]),
+            "outer_loss": float(outer_loss[0]),
+            "inner_residual": float(residual[0]),
+        }
 
 
 def _client(problem: QuadraticBilevel, stream: np.random.Generator) -> list[np.ndarray]:

@@ -28,6 +28,7 @@ from fedsys.core.oracles import Curvature, Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.bilevel.autograd import AutogradCurvature, shared_row
+from fedsys.problems.bilevel.evaluation import stationarity
 from fedsys.problems.stepping import SteppingOracle
 
 
@@ -168,9 +169,16 @@ class ReweightingOracle(SteppingOracle):
         return {"x": shared_row(x), **self.model.named(y)}
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        """Return outer_loss, the mean of f_m(y_m) over the clients."""
-        _, y = self.split(z)
-        return {"outer_loss": float(sync(self.outer_losses(y)[:, None])[0])}
+        """Return outer_loss, the mean of f_m(y_m), and for a linear model how stationary z is.
+
+        A network has no unique inner solution, so it has no hypergradient to report.
+        """
+        x, y = self.split(z)
+        metrics = {"outer_loss": float(sync(self.outer_losses(y)[:, None])[0])}
+        if self.model.linear and self.l2 > 0:
+            draws = self.validation.whole, self.train.whole
+            metrics.update(stationarity(self, x, y, draws, sync))
+        return metrics
 
     def split(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return x and y of a point, or of rows of points."""

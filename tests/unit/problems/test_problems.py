@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedsys.communication import AllReduce, LocalTransport
 from fedsys.core.errors import InputError
-from fedsys.core.oracles import KINDS, Oracle, Problem
+from fedsys.core.kinds import kinds_of
+from fedsys.core.oracles import Oracle, Problem
 from fedsys.core.placement import Placement
 from fedsys.core.random import generator
 from fedsys.core.rounds import Every
@@ -53,7 +54,7 @@ def points(oracle: Oracle, seed: int = 0) -> Tensor:
 
 def kinds(problem: Problem[Oracle]) -> set[str]:
     oracle = problem.oracle(site())
-    return {name for name, kind in KINDS.items() if isinstance(oracle, kind)}
+    return set(kinds_of(oracle))
 
 
 # The quadratic game. With one sample per client, F(0) and F(e_k) - F(0) give its matrices.
