@@ -57,7 +57,8 @@ class Averaged(Algorithm[Any, State]):
     def __post_init__(self) -> None:
         super().__post_init__()
         inner = self.algorithm
-        for name in ("kind", "full_participation", "term_maps", "needs_server", "needs_samples"):
+        copied = ("kind", "full_participation", "term_maps", "needs_server", "needs_samples")
+        for name in (*copied, "measures"):
             object.__setattr__(self, name, getattr(inner, name))
 
     @override
@@ -104,6 +105,10 @@ class Averaged(Algorithm[Any, State]):
     @override
     def tuned(self, theory: Theory) -> Self:
         return replace(self, algorithm=self.algorithm.tuned(theory))
+
+    @override
+    def measured(self, oracle: Any, sync: Sync) -> Self:
+        return replace(self, algorithm=self.algorithm.measured(oracle, sync))
 
     @override
     def planned(self, steps: int) -> Self:

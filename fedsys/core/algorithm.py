@@ -79,6 +79,8 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     "prox" or "mirror" of z, "prox_x" and "prox_y" of the players; () if it supports no terms."""
     needs_server: ClassVar[bool] = False
     """Whether its steps call `sync.server`."""
+    measures: ClassVar[bool] = False
+    """Whether `measured` changes or checks hyperparameters before the first step."""
     averages: ClassVar[bool] = False
     """Whether a run evaluates the mean of its iterates too; see `fedsys.algorithms.Averaged`."""
     needs_samples: ClassVar[bool] = False
@@ -159,6 +161,10 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
 
     def planned(self, steps: int) -> Self:
         """Return the same algorithm for a run of `steps` steps."""
+        return self
+
+    def measured(self, oracle: AnyOracle, sync: Sync) -> Self:
+        """The same algorithm with the numbers that it measures at the problem's starting point."""
         return self
 
     def bound(self, theory: Theory) -> float | None:

@@ -132,9 +132,10 @@ class Recorder:
         return True
 
     def _pass_on_warnings(self, record: Record) -> None:
-        """Report each warning of the oracle once, except those of step 0, before any training."""
+        """Report each warning of the oracle once; before any training, those of options only."""
         found: dict[str, str] = getattr(self.points.oracle, "warnings", {})
         if record["step"] == 0:
-            found.clear()
+            for topic in [topic for topic in found if not topic.startswith("option ")]:
+                del found[topic]
         for line in [*found.values()][len(self.warnings) :]:
             self.warn(f"round {record['round']:.0f}: {line}")

@@ -147,7 +147,11 @@ class Runner:
 
     @torch.no_grad()
     def _tune(self) -> None:
-        """Compute the hyperparameters that are left to the theory."""
+        """Compute the hyperparameters that are left to the theory or to a measurement."""
+        if self.algorithm.measures:
+            self.communicator.open(self.world.transport, self.site.placement, Every())
+            unmetered = self.communicator.unmetered()
+            self.algorithm = self.algorithm.measured(self._oracle.initial(), unmetered)
         if waiting := self.algorithm.awaiting_theory():
             self.communicator.open(self.world.transport, self.site.placement, Every())
             self.theory = theory_of(

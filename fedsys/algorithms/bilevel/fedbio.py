@@ -47,6 +47,7 @@ class _TwoStages(PeriodicAlgorithm[Bilevel, BilevelState]):
     local_steps: int = 5
 
     kind: ClassVar[str] = "bilevel"
+    measures: ClassVar[bool] = True
     full_participation: ClassVar[str | None] = (
         "a client keeps its inner variable from round to round"
     )
@@ -57,6 +58,13 @@ class _TwoStages(PeriodicAlgorithm[Bilevel, BilevelState]):
         whole_rounds = self.fit_from >= 0 and self.fit_from % self.local_steps == 0
         rule = f"0, or a multiple of local_steps={self.local_steps}"
         self._require(whole_rounds, "fit_from", rule)
+
+    @override
+    def measured(self, oracle: Bilevel, sync: Sync) -> Self:
+        way = self.hypergradient
+        if not isinstance(way, NeumannHypergradient):
+            return self
+        return replace(self, hypergradient=way.measured(type(self).__name__, oracle, sync))
 
     def _fits(self, oracle: Bilevel) -> bool:
         return 0 < self.fit_from <= oracle.step

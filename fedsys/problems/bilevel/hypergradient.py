@@ -9,7 +9,7 @@ Axes: C hosted clients, d inner variables.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,6 +19,8 @@ from fedsys.core.cancellation import cancellable
 from fedsys.core.errors import require
 from fedsys.core.fields import Checked
 from fedsys.core.oracles import Bilevel, Draw
+from fedsys.core.sync import Sync
+from fedsys.problems.bilevel.spectrum import neumann_step
 
 
 class HyperDraw(NamedTuple):
@@ -93,16 +95,24 @@ class NeumannHypergradient(Checked):
 
     Args:
         terms: Q.
-        lr: the eta of the series, below 1 / L; the paper also calls the outer step size eta.
+        lr: the eta of the series, below 1 / L; the paper also calls the outer step size eta. None:
+            measure L by power iteration before the first step (`fedsys.problems.bilevel.spectrum`).
     """
 
     terms: int = 10
-    lr: float = 0.5
+    lr: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.terms >= 0, "hypergradient", "terms", self.terms, "at least 0")
-        require(self.lr > 0, "hypergradient", "lr", self.lr, "positive")
+        valid = self.lr is None or self.lr > 0
+        require(valid, "hypergradient", "lr", self.lr, "positive, or null to measure it")
+
+    def measured(self, owner: str, oracle: Bilevel, sync: Sync) -> NeumannHypergradient:
+        """Return the series with a measured lr, or check the one that is given."""
+        if self.terms == 0 and self.lr is not None:
+            return self
+        return replace(self, lr=neumann_step(owner, "hypergradient.lr", self.lr, oracle, sync))
 
     def draw(self, oracle: Bilevel) -> HyperDraw:
         """Draw B_f, B_g and B_1, ..., B_Q."""
@@ -111,6 +121,7 @@ class NeumannHypergradient(Checked):
 
     def __call__(self, oracle: Bilevel, x: Tensor, y: Tensor, xi: HyperDraw) -> Tensor:
         """Return Phi; the product of index q applies B_Q first and B_{Q-q} last."""
+        assert self.lr is not None, "the runner calls FedBiO.measured before the first step"
         gx, term = oracle.outer_grads(x, y, xi.outer)
         total = term
         for sample in reversed(xi.hessians):
