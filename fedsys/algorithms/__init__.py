@@ -5,6 +5,7 @@ from typing import Any
 
 from fedsys.algorithms.averaged import Averaged, ExtrapolatingAlgorithm
 from fedsys.algorithms.bilevel.fedbio import FedBiO, FedBiOAcc
+from fedsys.algorithms.bilevel.fednest_bilevel import FedNestBilevel
 from fedsys.algorithms.compositional.localscgdam import LocalSCGDAM, LocalSGDAM
 from fedsys.algorithms.fairness.fcfl import FCFL
 from fedsys.algorithms.fairness.fedminmax import FedMinMax
@@ -96,6 +97,7 @@ __all__ = [
     "FedGDAGT",
     "FedMinMax",
     "FedNest",
+    "FedNestBilevel",
     "FedProx",
     "FedReg",
     "FromTheory",

@@ -27,7 +27,12 @@ KINDS: dict[str, type] = {
 """The protocol of each kind of problem, by the name that `Algorithm.kind` and errors use."""
 
 
+_HIDDEN_BY = {"shared_bilevel": {"bilevel", "compositional"}, "bilevel": {"compositional"}}
+"""Kinds whose methods an oracle of another kind happens to have, with another meaning."""
+
+
 def kinds_of(oracle: Oracle) -> list[str]:
     """Return the names of the kinds that an oracle serves."""
     found = [name for name, kind in KINDS.items() if isinstance(oracle, kind)]
-    return [name for name in found if name != "bilevel" or "shared_bilevel" not in found]
+    hidden = set[str]().union(*(_HIDDEN_BY.get(name, ()) for name in found))
+    return [name for name in found if name not in hidden]

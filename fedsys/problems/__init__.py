@@ -8,6 +8,7 @@ from fedsys.problems.bilevel.hypergradient import (
     NeumannHypergradient,
 )
 from fedsys.problems.bilevel.quadratic_bilevel import QuadraticBilevel
+from fedsys.problems.bilevel.shared_quadratic_bilevel import SharedQuadraticBilevel
 from fedsys.problems.custom import (
     CompositionalProblem,
     MinimaxProblem,
@@ -53,6 +54,7 @@ __all__ = [
     "QuadraticGame",
     "RobustLeastSquares",
     "RobustNetwork",
+    "SharedQuadraticBilevel",
     "SkewSaddle",
     "SyntheticSaddle",
     "TwoPoints",

@@ -31,7 +31,12 @@ TITLES = {
     "arXiv:2602.09164": "Faster Rates For Federated Variational Inequalities",
 }
 
-WITHOUT_A_PAPER = {"bilinear", "classification", "quadratic_bilevel"}
+WITHOUT_A_PAPER = {
+    "bilinear",
+    "classification",
+    "quadratic_bilevel",
+    "shared_quadratic_bilevel",
+}
 """Problems of no particular paper; their docstrings say so."""
 
 

@@ -33,6 +33,7 @@ from fedsys.algorithms import (
     FedBiOAcc,
     FedGDAGT,
     FedNest,
+    FedNestBilevel,
     LocalSEG,
     LocalSGDA,
     LocalSGDAM,
@@ -48,7 +49,7 @@ from fedsys.core.algorithm import Algorithm, applies_terms
 from fedsys.core.errors import InputError
 from fedsys.core.random import generator
 from fedsys.core.site import Site
-from fedsys.problems import ExactHypergradient, QuadraticBilevel
+from fedsys.problems import ExactHypergradient, QuadraticBilevel, SharedQuadraticBilevel
 from fedsys.problems.games.affine import AffineOracle
 from fedsys.problems.terms import L1, L2, Ball, Box, Simplex, Term, maps_of_terms
 
@@ -225,6 +226,31 @@ def test_bilevel_methods_end_at_the_constrained_solution(method: type[Any]) -> N
     torch.testing.assert_close(x, x_star, rtol=0, atol=1e-6)
 
 
+class BoxedSharedBilevel:
+    """A quadratic bilevel problem with a shared lower level; its outer variable stays in a box."""
+
+    def oracle(self, site: Site) -> Any:
+        """The oracle of the clients hosted at a site."""
+        oracle = SharedQuadraticBilevel(dim=3, samples=5).oracle(site)
+        oracle.prox_x = Box(-0.1, 0.2).prox  # type: ignore[method-assign]
+        return oracle
+
+
+def test_fednest_ends_at_the_constrained_solution_of_a_shared_lower_level() -> None:
+    options = {"inner_rounds": 10, "terms": 60, "neumann_lr": 0.9, "local_steps": 1}
+    algorithm = FedNestBilevel(lr=0.1, inner_lr=0.9, **options)
+    drive = Drive(Case(algorithm, BoxedSharedBilevel()), LocalTransport(), 2)
+    *_, last = drive.states(300)
+    A, B, b, c, e = (part.mean(0) for part in drive.oracle.draw())
+    x = drive.oracle.x0[0]
+    for _ in range(800):
+        y = torch.linalg.solve(A, B @ x + b)
+        slope = 0.1 * (x - e) + B.mT @ torch.linalg.solve(A, y - c)
+        x = (x - 0.1 * slope).clamp(-0.1, 0.2)
+    assert ((x == -0.1) | (x == 0.2)).any()
+    torch.testing.assert_close(last.tensors()["x"][0], x, rtol=0, atol=1e-6)
+
+
 # What is not supported is refused.
 
 
@@ -265,7 +291,7 @@ def test_every_algorithm_that_can_meet_a_term_applies_it_or_is_refused() -> None
     solved_cases = {type(a) for a in (*EXACT.values(), *DRIFTING.values())} | {LDE, FedBiO}
     for algorithm in known_algorithms():
         if algorithm.term_maps:
-            assert algorithm in solved_cases | {FedBiOAcc}
+            assert algorithm in solved_cases | {FedBiOAcc, FedNestBilevel}
     without = {a for a in known_algorithms() if not a.term_maps}
     assert {LIPPAX, SLIPPAX} <= without
     for algorithm in without:

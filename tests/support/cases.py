@@ -37,6 +37,7 @@ from fedsys.algorithms import (
     FedGDAGT,
     FedMinMax,
     FedNest,
+    FedNestBilevel,
     FedProx,
     FedReg,
     LocalSCGDAM,
@@ -75,6 +76,7 @@ from fedsys.problems import (
     QuadraticBilevel,
     QuadraticGame,
     RobustNetwork,
+    SharedQuadraticBilevel,
 )
 from fedsys.training.api import default_communicator
 from support.toys import CoinToy, ServerToy
@@ -187,6 +189,7 @@ COMPOSITIONAL_DROPOUT = CompositionalAUC(Clouds(), model=DropoutNet(), batch_siz
 MONITORED = MonitoredRatioLoss(Clouds(), model=MLP(hidden=[3]), batch_size=4, auxiliary=9)
 STAGES = {"local_steps": 3, "decay_at": (0.4, 0.7), "total_steps": 17}
 TWO_LEVELS = QuadraticBilevel(dim=3, samples=5, batch_size=2)
+SHARED_LEVEL = SharedQuadraticBilevel(dim=3, samples=5, batch_size=2)
 FAIR = GroupFair(GroupedClouds(), model=MLP(hidden=[]), batch_size=6, validation_per_group=2)
 FAIR_NET = GroupFair(GroupedClouds(), model=MLP(hidden=[3]), batch_size=6, validation_per_group=2)
 NEUMANN = NeumannHypergradient(terms=2, lr=0.3)
@@ -253,6 +256,11 @@ CASES = {
     "fedprox-classes": Case(FedProx(lr=0.3, mu=0.1, **STAGES), CLASSES),
     "fedbio-quadratic": Case(
         FedBiO(lr=0.1, inner_lr=0.3, hypergradient=NEUMANN, local_steps=3), TWO_LEVELS
+    ),
+    "fednest_bilevel-quadratic": Case(
+        FedNestBilevel(lr=0.1, inner_lr=0.3, terms=3, neumann_lr=0.8, local_steps=2),
+        SHARED_LEVEL,
+        exchanges=7,
     ),
     "fedbio-fair": Case(
         FedBiO(lr=0.5, inner_lr=0.3, hypergradient=NEUMANN, fit_from=6, local_steps=3), FAIR_NET

@@ -43,6 +43,7 @@ from fedsys.algorithms import (
     FedGDAGT,
     FedMinMax,
     FedNest,
+    FedNestBilevel,
     FedProx,
     FedReg,
     LocalSCGDAM,
@@ -87,6 +88,7 @@ from transcriptions.fedavg import fedavg
 from transcriptions.fedbio import fedbio, fedbioacc, neumann
 from transcriptions.fedgda_gt import fedgda_gt
 from transcriptions.fednest import fednest
+from transcriptions.fednest_bilevel import Derivatives, fednest_bilevel
 from transcriptions.fedprox import fedprox
 from transcriptions.gradients import FullGradients
 from transcriptions.lde import lde
@@ -303,6 +305,16 @@ class TwoLevels(Rows):
         return Matrices(self, y, xi)
 
 
+class SharedLevel(TwoLevels):
+    shared_inner = True
+
+
+def derivatives(client: int, x: np.ndarray, y: np.ndarray, t: int, k: int) -> Derivatives:
+    gx, gy = outer_grads(client, x, y, t, k)
+    H, J = hessian(client, y, t, k), cross(client, t, k)
+    return Derivatives(inner_grad(client, x, y, t, k), gx, gy, H, J)
+
+
 def omega(client: int, x: np.ndarray, y: np.ndarray, t: int) -> np.ndarray:
     return inner_grad(client, x, y, t - 1, 0)  # the papers' t starts at 1
 
@@ -385,7 +397,7 @@ class Given:
         return self.make(site)
 
 
-BILEVEL, GROUPS = Given(TwoLevels), Given(ThreeGroups)
+BILEVEL, SHARED, GROUPS = Given(TwoLevels), Given(SharedLevel), Given(ThreeGroups)
 NEUMANN = NeumannHypergradient(terms=3, lr=0.3)
 VARIANCE = {"delta": 0.5, "u": 2.0, "sigma": 0.7, "c_nu": 3.0, "c_omega": 2.0}
 
@@ -737,6 +749,15 @@ TRAJECTORIES = {
         ),
         BILEVEL,
         bilevel_steps(fedbioacc, exact_phi, **VARIANCE, average_old_point=False),
+    ),
+    "fednest_bilevel": Trajectory(
+        FedNestBilevel(
+            lr=0.1, inner_lr=0.07, inner_rounds=2, terms=3, neumann_lr=0.25, local_steps=2
+        ),
+        SHARED,
+        lambda: fednest_bilevel(
+            derivatives, X0, Y0, CLIENTS, STEPS, alpha=0.1, beta=0.07, T=2, N=3, ell=4.0, tau=2
+        ),
     ),
     "fedreg": Trajectory(
         FedReg(lr=0.1, weight=0.5, local_steps=7),
