@@ -10,7 +10,15 @@ from typing import Any, Self
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.core.algorithm import Algorithm, AnyOracle, AnyState, Guarantee, State, guarantee_of
+from fedsys.core.algorithm import (
+    Algorithm,
+    AnyOracle,
+    AnyState,
+    Guarantee,
+    Measuring,
+    State,
+    guarantee_of,
+)
 from fedsys.core.constants import Theory
 from fedsys.core.rounds import CommunicationSchedule
 from fedsys.core.sync import Sync
@@ -106,9 +114,12 @@ class Averaged(Algorithm[Any, State]):
     def tuned(self, theory: Theory) -> Self:
         return replace(self, algorithm=self.algorithm.tuned(theory))
 
-    @override
     def measured(self, oracle: Any, sync: Sync) -> Self:
-        return replace(self, algorithm=self.algorithm.measured(oracle, sync))
+        """Return the same with the numbers that the algorithm measures."""
+        inner = self.algorithm
+        if not isinstance(inner, Measuring):
+            return self
+        return replace(self, algorithm=inner.measured(oracle, sync))
 
     @override
     def planned(self, steps: int) -> Self:

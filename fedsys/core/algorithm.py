@@ -80,7 +80,7 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     needs_server: ClassVar[bool] = False
     """Whether its steps call `sync.server`."""
     measures: ClassVar[bool] = False
-    """Whether `measured` changes or checks hyperparameters before the first step."""
+    """Whether it measures or checks hyperparameters before the first step; see `Measuring`."""
     averages: ClassVar[bool] = False
     """Whether a run evaluates the mean of its iterates too; see `fedsys.algorithms.Averaged`."""
     needs_samples: ClassVar[bool] = False
@@ -163,10 +163,6 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
         """Return the same algorithm for a run of `steps` steps."""
         return self
 
-    def measured(self, oracle: AnyOracle, sync: Sync) -> Self:
-        """The same algorithm with the numbers that it measures at the problem's starting point."""
-        return self
-
     def bound(self, theory: Theory) -> float | None:
         """Return the theorem's bound on the gap of the averaged iterate, or None without one."""
         return None
@@ -204,6 +200,14 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     @abstractmethod
     def solution(self, state: AnyState) -> Tensor:
         """The point z = (x, y) [C, d] that the run is judged by."""
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """An algorithm that measures some of its hyperparameters at the problem's starting point."""
+
+    def measured(self, oracle: Any, sync: Sync) -> Self:
+        """Return the same algorithm with the measured numbers; check those that are given."""
 
 
 def _takes_theory(hint: Any) -> bool:

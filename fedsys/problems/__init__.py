@@ -1,6 +1,5 @@
 """Problems, and the oracles through which algorithms access them."""
 
-from fedsys.problems.bilevel.autograd import BilevelProblem
 from fedsys.problems.bilevel.hyper_cleaning import HyperCleaning
 from fedsys.problems.bilevel.hypergradient import (
     ExactHypergradient,
@@ -10,6 +9,7 @@ from fedsys.problems.bilevel.hypergradient import (
 from fedsys.problems.bilevel.quadratic_bilevel import QuadraticBilevel
 from fedsys.problems.bilevel.shared_quadratic_bilevel import SharedQuadraticBilevel
 from fedsys.problems.custom import (
+    BilevelProblem,
     CompositionalProblem,
     MinimaxProblem,
     MinimisationProblem,

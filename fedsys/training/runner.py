@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsys.algorithms.averaged import averaged
 from fedsys.communication import Communicator
 from fedsys.communication.values import boolean
-from fedsys.core.algorithm import Algorithm, State, guarantee_of
+from fedsys.core.algorithm import Algorithm, Measuring, State, guarantee_of
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.constants import Theory
 from fedsys.core.errors import InputError, InterruptedRunError, NonFiniteError
@@ -148,7 +148,7 @@ class Runner:
     @torch.no_grad()
     def _tune(self) -> None:
         """Compute the hyperparameters that are left to the theory or to a measurement."""
-        if self.algorithm.measures:
+        if self.algorithm.measures and isinstance(self.algorithm, Measuring):
             self.communicator.open(self.world.transport, self.site.placement, Every())
             unmetered = self.communicator.unmetered()
             self.algorithm = self.algorithm.measured(self._oracle.initial(), unmetered)

@@ -59,8 +59,8 @@ class _TwoStages(PeriodicAlgorithm[Bilevel, BilevelState]):
         rule = f"0, or a multiple of local_steps={self.local_steps}"
         self._require(whole_rounds, "fit_from", rule)
 
-    @override
     def measured(self, oracle: Bilevel, sync: Sync) -> Self:
+        """Return the same algorithm with a measured step of its Neumann series."""
         way = self.hypergradient
         if not isinstance(way, NeumannHypergradient):
             return self

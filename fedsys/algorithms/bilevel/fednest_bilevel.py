@@ -79,8 +79,8 @@ class FedNestBilevel(Algorithm[SharedBilevel, BilevelState]):
     def schedule(self) -> CommunicationSchedule:
         return Every(1)
 
-    @override
     def measured(self, oracle: SharedBilevel, sync: Sync) -> Self:
+        """Return the same algorithm with a measured step of its Neumann series."""
         owner, given = type(self).__name__, self.neumann_lr
         if self.terms == 1 and given is not None:
             return self

@@ -1,31 +1,19 @@
-"""Bilevel problems by autograd: the oracle of two losses f and g, and problems from functions."""
+"""Bilevel problems by autograd: the oracle of two losses f and g."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from fedsys.clients.flat_module import leaf
 from fedsys.core.oracles import Curvature, Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.bilevel.evaluation import stationarity
-from fedsys.problems.custom.client_functions import (
-    ClientFunctions,
-    FullDraw,
-    Samples,
-    labelled,
-)
+from fedsys.problems.custom.draws import labelled
 from fedsys.problems.stepping import SteppingOracle
-
-ClientLoss = Callable[[Tensor, Tensor, int, Any], Tensor]
-"""loss(x, y, client, rng) of one client, or loss(x, y, client, sample) of a finite sum."""
 
 
 class AutogradCurvature:
@@ -129,85 +117,3 @@ class BilevelOracle(SteppingOracle):
 def shared_row(x: Tensor) -> Tensor:
     """Return a variable that all clients share, from a point [dx] or the points of all [M, dx]."""
     return x if x.dim() == 1 else x[0]
-
-
-@dataclass(frozen=True)
-class BilevelProblem:
-    """min over x of mean_m f_m(x, y_m(x)), y_m(x) = argmin g_m(x, .).
-
-    Args:
-        outer: f of one client, outer(x, y, client, rng), differentiable by autograd.
-        inner: g of one client, twice differentiable, strongly convex in y.
-        x: the initial value of the shared variable [dx].
-        y: the initial value of every client's own variable [dy].
-        samples: the number of samples of each client, or a function of the client. Both functions
-            then get a sample in place of rng, and f and g are means over all samples.
-        outer_samples: the number of samples of f, if it differs; `samples` by default.
-        batch_size: the number of samples per draw, with replacement; None for all of them.
-    """
-
-    outer: ClientLoss
-    inner: ClientLoss
-    x: Tensor
-    y: Tensor
-    samples: Samples = None
-    outer_samples: Samples = None
-    batch_size: int | None = 1
-
-    kinds: ClassVar[tuple[str, ...]] = ("bilevel",)
-
-    def oracle(self, site: Site) -> BilevelOracle:
-        """Return the oracle of the clients hosted at a site."""
-        return _FunctionOracle(self, site)
-
-
-class _FunctionOracle(BilevelOracle):
-    """A draw is (step, k); a function is called with its generator or with its samples."""
-
-    def __init__(self, problem: BilevelProblem, site: Site) -> None:
-        super().__init__(site, problem.x, problem.y)
-        self._problem = problem
-        owner, size = type(problem).__name__, problem.batch_size
-        outer = problem.samples if problem.outer_samples is None else problem.outer_samples
-        self._inner = ClientFunctions(owner, site, problem.samples, size)
-        self._outer = ClientFunctions(owner, site, outer, size)
-        self.sizes = self._inner.sizes(site.hosted)
-
-    @property
-    @override
-    def finite_sum(self) -> bool:
-        return self._inner.finite_sum
-
-    @override
-    def draw(self) -> Draw:
-        return self._next()
-
-    @override
-    def inner(self, x: Tensor, y: Tensor, xi: Draw) -> Tensor:
-        triples = zip(x, y, self.site.hosted, strict=True)
-        mean, loss = self._inner.mean, self._problem.inner
-        return torch.stack([mean(loss, (x_m, y_m), m, xi) for x_m, y_m, m in triples])
-
-    @override
-    def outer(self, x: Tensor, y: Tensor, xi: Draw) -> Tensor:
-        triples = zip(x, y, self.site.hosted, strict=True)
-        mean, loss = self._outer.mean, self._problem.outer
-        return torch.stack([mean(loss, (x_m, y_m), m, xi) for x_m, y_m, m in triples])
-
-    @override
-    def _full_outer(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        values, noisy = self._full(self._outer, self._problem.outer, x, y)
-        _, inner_noisy = self._full(self._inner, self._problem.inner, x, y)
-        return values, torch.maximum(noisy, inner_noisy)
-
-    def _full(
-        self, functions: ClientFunctions, loss: ClientLoss, x: Tensor, y: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        triples = zip(x, y, self.site.hosted, strict=True)
-        values = [functions.full(loss, (x_m, y_m), m, self.step) for x_m, y_m, m in triples]
-        noisy = x.new_tensor([[float(noisy)] for _, noisy in values])
-        return torch.stack([value for value, _ in values])[:, None], noisy
-
-    @override
-    def _full_draws(self) -> tuple[Draw, Draw]:
-        return FullDraw(self.step), FullDraw(self.step)
