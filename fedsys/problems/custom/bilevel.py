@@ -72,6 +72,7 @@ class BilevelFunctionOracle(FunctionOracle):
     """The first derivatives of f and g, and products with the second ones of g, by autograd."""
 
     _shared = False
+    _latest: tuple[_Key, _GraphCurvature] | None = None
 
     def __init__(self, problem: BilevelProblem, site: Site) -> None:
         owner = type(problem).__name__
@@ -102,7 +103,18 @@ class BilevelFunctionOracle(FunctionOracle):
         return gx, gy
 
     def curvature(self, x: Tensor, y: Tensor, xi: Draw) -> Curvature:
-        """Return the second derivatives of g_m, from the graph of its gradient in y."""
+        """Return the second derivatives of g_m, from the graph of its gradient in y.
+
+        A Neumann series asks for those of the same point again: without random draws they are the
+        same.
+        """
+        random = self._hosted.draws.finite_sum or self._inner.obstacle is not None
+        key = (x, y, xi if random else None)
+        if self._latest is None or not _same(self._latest[0], key):
+            self._latest = key, self._curvature(x, y, xi)
+        return self._latest[1]
+
+    def _curvature(self, x: Tensor, y: Tensor, xi: Draw) -> _GraphCurvature:
         draws = self._hosted.draws
         with torch.inference_mode(False), torch.enable_grad():
             x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
@@ -153,6 +165,14 @@ def _at(function: ClientFunction, rows: tuple[Tensor, ...], xi: Draw) -> tuple[T
     if isinstance(xi, _AllData):
         return function.full(rows, xi.step)[0]
     return function(rows, xi)
+
+
+_Key = tuple[Tensor, Tensor, Draw]
+"""A point and a draw."""
+
+
+def _same(one: _Key, other: _Key) -> bool:
+    return one[0] is other[0] and one[1] is other[1] and one[2] == other[2]
 
 
 class _GraphCurvature:
