@@ -49,8 +49,8 @@ class TestAFunction:
         problem = BilevelProblem(outer, inner, start, torch.zeros(2, 2), client_data=data)
         result = fedsys.run(problem, SOLVER, steps=120, **SHORT)
         shift = -TARGETS.mean(0).view(2, 2)
-        torch.testing.assert_close(result.variables["x.shift"], shift, rtol=0, atol=1e-9)
-        assert float(result.variables["x.scale"]) == pytest.approx(2)
+        torch.testing.assert_close(result.variables["x"]["shift"], shift, rtol=0, atol=1e-9)
+        assert float(result.variables["x"]["scale"]) == pytest.approx(2)
         assert result.variables["y"].shape == (3, 2, 2)
         torch.testing.assert_close(result.variables["y"][1], TARGETS[1].view(2, 2) + shift)
         assert result.warnings == []  # clients are mapped together
@@ -69,7 +69,7 @@ class TestAFunction:
         data = [(points, points @ torch.tensor([1.0, -1.0]).double()) for points in inputs]
         problem = BilevelProblem(outer, inner, torch.zeros(1), nn.Linear(2, 1), client_data=data)
         result = fedsys.run(problem, FedBiO(lr=1.0, inner_lr=0.2), rounds=40, **SHORT)
-        assert result.variables["y.weight"].shape == (3, 1, 2)
+        assert result.variables["y"]["weight"].shape == (3, 1, 2)
         assert float(result.variables["x"]) < -1  # exact labels need no regularisation
         assert result.records[-1]["outer_loss"] < result.records[0]["outer_loss"] / 4
 
