@@ -105,6 +105,9 @@ class ClientFunction(ClientLoop):
 
     def differentiable(self, rows: Rows, xi: Xi) -> Tensor:
         """Return the values at a draw with the graph of autograd to `rows`."""
+        draws = self._hosted.draws
+        if draws.counts is not None and draws.batch_size is None:
+            return self.full(rows, xi[0])[0][0]
         if self.obstacle is None:
             return self._together(rows, self._indices(xi))[0]
         hosted = range(len(self._hosted.site.hosted))

@@ -121,6 +121,22 @@ class TestAFunction:
         assert not curvature.cross_product(oracle.y0).any()
 
 
+def test_a_compositional_inner_function_has_the_mean_of_all_samples_as_a_full_batch() -> None:
+    def inner(x: Tensor, m: int, sample: int) -> Tensor:
+        return x * sample
+
+    def outer(h: Tensor, y: Tensor, m: int, sample: int) -> Tensor:
+        return (h * y).sum()
+
+    problem = fedsys.CompositionalProblem(
+        inner, outer, torch.ones(2), torch.ones(2), samples=6, batch_size=None
+    )
+    oracle = problem.oracle(SITE)
+    values, pull = oracle.inner(oracle.x0, oracle.draw())
+    torch.testing.assert_close(values, torch.full((3, 2), 2.5).double())
+    torch.testing.assert_close(pull(values), 2.5 * values)
+
+
 class TestALowerLevel:
     def test_that_is_shared_has_the_solution_of_the_closed_form(self) -> None:
         exact = SharedQuadraticBilevel(dim=4, samples=3, conditioning=0.4, mu=0.5)
