@@ -236,16 +236,21 @@ def test_a_bilevel_loss_of_declared_sums_is_exact_and_otherwise_labelled() -> No
 
     problem = fedsys.problems.BilevelProblem(outer, inner, x, y, samples=5, outer_samples=3)
     oracle = problem.oracle(site(2))
-    # (4 + 1 + 0) / 3 + 1
+    # f: (4 + 1 + 0) / 3 + 1; the gradient of g is 2 (y - 2) = 0; y(x) = 2 does not depend on x.
     assert oracle.evaluate(oracle.z0, unmetered(2)) == {
-        "train_loss": pytest.approx(8 / 3, abs=1e-15)
+        "train_loss": pytest.approx(8 / 3, abs=1e-15),
+        "outer_loss": pytest.approx(8 / 3, abs=1e-15),
+        "inner_residual": pytest.approx(0, abs=1e-15),
+        "hypergradient_norm": pytest.approx(1, abs=1e-15),
     }
 
     def noisy(x: Tensor, y: Tensor, client: int, rng: np.random.Generator) -> Tensor:
         return (y * float(rng.random())).sum()
 
     problem = fedsys.problems.BilevelProblem(noisy, noisy, x, y)
-    assert set(problem.oracle(site(2)).evaluate(oracle.z0, unmetered(2))) == {"sampled_train_loss"}
+    names = set(problem.oracle(site(2)).evaluate(oracle.z0, unmetered(2)))
+    assert {"sampled_train_loss", "sampled_outer_loss"} <= names
+    assert all(name.startswith("sampled_") for name in names)
 
 
 @pytest.mark.parametrize("samples", [0, -1, 2.5, True, "many", lambda client: 0])
