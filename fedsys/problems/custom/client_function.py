@@ -86,10 +86,8 @@ class ClientFunction(ClientLoop):
                 noisy.append([float(drew)])
         return _stacked(found), rows[0].new_tensor(noisy)
 
-    def at_sample(self, rows: Rows, sample: int) -> Rows:
-        """Return the values at one sample of each client, modulo its number of samples."""
-        counts = self._hosted.draws.counts or ()
-        picks = [sample % count for count in counts]
+    def at_samples(self, rows: Rows, picks: Sequence[int]) -> Rows:
+        """Return the values at one sample of each client."""
         with _outside_of_inference(rows):
             if self.obstacle is None:
                 device = self._hosted.site.device

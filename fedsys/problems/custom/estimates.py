@@ -7,7 +7,7 @@ the Jacobian and its transpose, one client at a time. Axes: C hosted clients, d 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -48,8 +48,8 @@ class Operator(Protocol):
     def full_rows(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return F_m(z_m), and where it is random."""
 
-    def sample_rows(self, z: Tensor, sample: int) -> Tensor:
-        """Return F_m(z_m) at one sample."""
+    def sample_rows(self, z: Tensor, samples: Sequence[int]) -> Tensor:
+        """Return F_m(z_m) at one sample of each client."""
 
     def operator(self, z: Tensor, xi: Any) -> Tensor:
         """Return F_m(z_m) at a draw."""
@@ -163,6 +163,10 @@ class Estimates:
         most = max(1, _ENTRIES // d**2)
         return most if max(draws.counts) > most else None
 
+    def _nth(self, j: int) -> list[int]:
+        """Return the j-th sample of each client, modulo its number of samples."""
+        return [j % count for count in self._oracle._hosted.draws.sizes]
+
     def _linearised(self, z: Tensor, radius: float | None, samples: bool) -> AffineOracle:
         """Return the affine operators that touch F at z."""
         draws, batch_size = self._oracle._hosted.draws, None
@@ -170,7 +174,10 @@ class Estimates:
         if samples and draws.counts is not None:
             batch_size = draws.batch_size
             counts = range(self._sampled() or max(draws.counts))
-            pairs = [self._touching(z, partial(self._oracle.sample_rows, sample=j)) for j in counts]
+            pairs = [
+                self._touching(z, partial(self._oracle.sample_rows, samples=self._nth(j)))
+                for j in counts
+            ]
         M = torch.stack([pair[0] for pair in pairs], dim=1).cpu().numpy()
         b = torch.stack([pair[1] for pair in pairs], dim=1).cpu().numpy()
         return AffineOracle(

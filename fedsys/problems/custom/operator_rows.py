@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -14,6 +15,7 @@ from fedsys.core.errors import InputError, require
 from fedsys.core.oracles import Draw
 from fedsys.core.sync import Sync
 from fedsys.problems.custom.client_function import ClientFunction
+from fedsys.problems.custom.draws import to_indices
 from fedsys.problems.custom.estimates import Estimates
 from fedsys.problems.custom.function_oracle import FunctionOracle
 from fedsys.problems.custom.function_problem import ESTIMATE, FunctionProblem
@@ -50,12 +52,27 @@ class OperatorRows(FunctionOracle):
         """Return F_m(z_m) [C, d] on all data, and [C, 1], where it is random."""
 
     @abstractmethod
-    def sample_rows(self, z: Tensor, sample: int) -> Tensor:
+    def sample_rows(self, z: Tensor, samples: Sequence[int]) -> Tensor:
         """Return F_m(z_m) [C, d] at one sample of each client's finite sum."""
 
     @abstractmethod
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
         """Return F_m(z_m; xi_m)."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """The number of samples of a draw; None if it has all, or if there are no samples."""
+        draws = self._hosted.draws
+        return draws.batch_size if draws.finite_sum else None
+
+    def drawn_samples(self, xi: Draw) -> Tensor:
+        """Return the samples of a draw, indices [C, B]."""
+        return to_indices(self._hosted.draws.indices(*xi), self.site.device)
+
+    def operator_of_samples(self, z: Tensor, index: Tensor) -> Tensor:
+        """Return F_mj(z_m) for every sample j of `index` [C, B]: [C, B, d], without noise."""
+        columns = index.mT.tolist()
+        return torch.stack([self.sample_rows(z, samples) for samples in columns], dim=1)
 
     def unknown_mean(self) -> str | None:
         """Return why F_m is only known through random draws; None if it is exact."""
@@ -105,8 +122,8 @@ class OneOperator(OperatorRows):
         return F, noisy
 
     @override
-    def sample_rows(self, z: Tensor, sample: int) -> Tensor:
-        return self._operator.at_sample((z,), sample)[0]
+    def sample_rows(self, z: Tensor, samples: Sequence[int]) -> Tensor:
+        return self._operator.at_samples((z,), samples)[0]
 
     @override
     def prox(self, z: Tensor, step: float) -> Tensor:

@@ -5,7 +5,7 @@ Axes: C hosted clients, d variables.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -122,6 +122,10 @@ class GameOracle(OperatorRows, OperatorOracle):
         return xi, self._scale * noise
 
     @override
+    def drawn_samples(self, xi: Draw) -> Tensor:
+        return super().drawn_samples(xi if self._scale == 0 else xi[0])
+
+    @override
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         mean, noisy = sync(*self.full_rows(z))
         ahead = z - mean
@@ -218,6 +222,6 @@ class MinimaxFunctionOracle(GameOracle):
         return torch.cat([gx, -gy], dim=1), noisy
 
     @override
-    def sample_rows(self, z: Tensor, sample: int) -> Tensor:
-        gx, gy = self._gradients(self._gradient.at_sample(self.rows(z), sample))
+    def sample_rows(self, z: Tensor, samples: Sequence[int]) -> Tensor:
+        gx, gy = self._gradients(self._gradient.at_samples(self.rows(z), samples))
         return torch.cat([gx, -gy], dim=1)

@@ -265,6 +265,7 @@ OPERATOR_CASES = {
     for name, case in CASES.items()
     if case.algorithm.kind in ("variational", "minimax")
     and type(case.algorithm).__module__.startswith("fedsys.")
+    and not case.algorithm.needs_samples  # refused for a problem without samples
 }
 
 

@@ -199,6 +199,20 @@ def test_a_function_of_a_batch_is_the_mean_of_the_function_of_its_samples() -> N
     torch.testing.assert_close(full, by_hand, rtol=1e-12, atol=1e-13)
 
 
+def test_saga_solves_a_declared_finite_sum_to_rounding() -> None:
+    b = torch.from_numpy(_rng.standard_normal((CLIENTS, 5, 3)))
+
+    def operator(z: Tensor, b: Tensor, sample: Any) -> Tensor:
+        return (1 + 0.1 * sample) * z + b[sample]
+
+    solution = -b.mean((0, 1)) / 1.2
+    problem = fedsys.VariationalProblem(
+        operator, np.zeros(3), client_data=list(b), samples=5, solution=solution
+    )
+    record = solve(problem, ProxSkip(lr=0.1, p=0.5, estimator="saga"), 1500).records[-1]
+    assert record["relative_error"] < 1e-25
+
+
 def test_the_mean_over_stated_draws_serves_algorithms_that_need_full_operators() -> None:
     def noisy(z: Tensor, client: int, rng: np.random.Generator) -> Tensor:
         return z - client + float(rng.standard_normal())
