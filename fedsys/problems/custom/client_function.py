@@ -54,13 +54,13 @@ class ClientFunction(ClientLoop):
 
     def __call__(self, rows: Rows, xi: Xi) -> Rows:
         """Return the values (or gradients) at a draw, each [C, ...]."""
+        if self._direct is not None:
+            return self._direct(rows)
         draws = self._hosted.draws
         if draws.counts is not None and draws.batch_size is None:
             return self.full(rows, xi[0])[0]
         if self._recorded is not None:
             return self._recorded(*rows, *self._indices(xi))
-        if self._direct is not None:
-            return self._direct(rows)
         with _outside_of_inference():
             rows = _plain(rows)
             if self.obstacle is None:
@@ -211,11 +211,7 @@ class ClientFunction(ClientLoop):
             for value in self._together(start, ()):
                 self._check_numbers(value, "all clients")
         if not self._gradients and self._works_in_inference_mode(start):
-            self._direct = self._call_directly
-
-    def _call_directly(self, rows: Rows) -> Rows:
-        """Call a batched function inside of inference mode, without further checks."""
-        return (self._function.batched(rows, self._data, None),)
+            self._direct = self._function.direct(self._data)
 
     def _works_in_inference_mode(self, start: Rows) -> bool:
         """Return whether a batched function works in the mode that steps run in."""

@@ -88,6 +88,21 @@ class UserFunction:
         """Return the values of all hosted clients, [C, ...], of a function that takes them all."""
         return self._call(rows, data, xi, (len(rows[0]),))
 
+    def direct(self, data: Any) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
+        """Return the batched function of rows alone, with as little around it as possible."""
+        function, returned, what = self._function, self._returned, self.what
+        if not self._is_plain:
+            return lambda rows: (self.batched(rows, data, None),)
+
+        def call(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            z = rows[0]
+            value = function(z, data)
+            if isinstance(value, Tensor) and value.shape == z.shape:
+                return (value,)
+            return (returned.flatten(value, (len(z),), what),)
+
+        return call
+
     def named(self, rows: Sequence[Tensor], data: Any, xi: Any, client: int) -> Tensor:
         """Return the value of one client; an exception becomes one line that names the client.
 
