@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +10,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedsys.communication.coins import Flips, GivenCoins, GivenFlips, RandomFlips
 from fedsys.communication.communicator import Communicator
-from fedsys.core.random import generator
 from fedsys.core.rounds import Coins, CommunicationSchedule
 from fedsys.core.traffic import Traffic
 
-_BLOCK = 1024
-"""The number of steps whose coins the server flips at a time."""
 _NO_COINS = np.empty((0, 0), dtype=np.bool_)
 
 
@@ -41,6 +38,9 @@ class SkipCoin(Communicator):
     """
 
     name = "skip_coin"
+    _given_coins: GivenCoins | None = None
+    """Coins that replace the random ones; see `use_coins`."""
+    _flips: Flips
     _round: _Round | None = None
     """The coins that are known; None with a periodic schedule."""
 
@@ -60,7 +60,11 @@ class SkipCoin(Communicator):
     def _begin(self, step: int) -> None:
         self._round = None
         if isinstance(self.schedule, Coins):
-            self._flips = _Flips(self.schedule, self.seed)
+            given = self._given_coins
+            if given is None:
+                self._flips = RandomFlips(self.schedule, self.seed)
+            else:
+                self._flips = GivenFlips(given, self.schedule)
             self._round = self._announce(self.schedule, step, self.traffic)
 
     # The next two are called in every step; `_round` tells the kind of schedule.
@@ -71,6 +75,8 @@ class SkipCoin(Communicator):
             return super()._communicates(step)
         first, last, _ = self._round
         assert first <= step <= last, f"no coins for step {step}"
+        if step == last and isinstance(self._flips, GivenFlips):
+            self._flips.check(step)
         return step == last
 
     @override
@@ -84,7 +90,9 @@ class SkipCoin(Communicator):
     def _announce(self, coins: Coins, step: int, traffic: Traffic) -> _Round:
         """Flip the coins from `step` to the next heads on the server and broadcast them."""
         is_server = self.transport.rank == 0
-        heads = self._flips.next_heads(step) if is_server else 0
+        # Given coins are refused on all ranks, and not only on the one that would broadcast them.
+        is_asked = is_server or self._given_coins is not None
+        heads = self._flips.next_heads(step) if is_asked else 0
         last = traffic.timed(self.transport.broadcast_int, heads)
         traffic.bytes_control += 8
         if not coins.others:
@@ -97,36 +105,6 @@ class SkipCoin(Communicator):
         return _Round(step, last, others)
 
 
-class _Flips:
-    """The server's coins, flipped a block of steps at a time."""
-
-    def __init__(self, coins: Coins, seed: int) -> None:
-        self._chances = np.array([coins.sync, *coins.others.values()])[:, None]
-        self._seed = seed
-        self._block = -1
-
-    def next_heads(self, step: int) -> int:
-        """Return the first step from `step` on that communicates."""
-        while True:
-            block, offset = divmod(step, _BLOCK)
-            if block != self._block:
-                heads = np.where(self._flip(block)[0], np.arange(_BLOCK), _BLOCK)
-                self._following = np.minimum.accumulate(heads[::-1])[::-1].tolist()
-                self._block = block
-            if self._following[offset] < _BLOCK:
-                return block * _BLOCK + int(self._following[offset])
-            step = (block + 1) * _BLOCK
-
-    def others(self, first: int, last: int) -> np.ndarray:
-        """Return the further coins [others, steps] of the steps `first`..`last`."""
-        blocks = range(first // _BLOCK, last // _BLOCK + 1)
-        flips = np.concatenate([self._flip(block) for block in blocks], axis=1)
-        offset = blocks[0] * _BLOCK
-        return flips[1:, first - offset : last + 1 - offset]
-
-    @lru_cache(maxsize=2)  # noqa: B019, it lives as long as the communicator
-    def _flip(self, block: int) -> np.ndarray:
-        """Return all coins [1 + others, _BLOCK] of a block of steps."""
-        uniform = generator(self._seed, "coins", step=block).random((len(self._chances), _BLOCK))
-        flips: np.ndarray = uniform < self._chances
-        return flips
+def use_coins(communicator: SkipCoin, coins: GivenCoins | None) -> None:
+    """Replace the random coins of a communicator that is not open yet; None restores them."""
+    communicator._given_coins = coins

@@ -10,11 +10,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.core.constants import Constants
+from fedsys.core.errors import InputError
 from fedsys.core.oracles import Draw
 from fedsys.core.random import BlockedDraws
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
+from fedsys.problems.games.affine_constants import (
+    affine_gap,
+    cocoercivity,
+    generalised_largest,
+    spectral_cocoercivity,
+)
 from fedsys.problems.games.operator_oracle import OperatorOracle
+from fedsys.problems.stepping import GivenDraws
 from fedsys.problems.terms import NONE, Term
 from fedsys.system.memory import to_device
 
@@ -55,6 +63,7 @@ class AffineOracle(OperatorOracle):
         self._samples, self._batch_size = self._M.shape[1], batch_size
         self.sizes = [self._samples] * len(games)
         self._picks = BlockedDraws(site.seed, "samples", site.hosted)
+        self._draws: GivenDraws | None = None
         self._radius = radius
         self._known: dict[str, Tensor | None] = {}
 
@@ -63,12 +72,40 @@ class AffineOracle(OperatorOracle):
     def finite_sum(self) -> bool:
         return self._batch_size is not None
 
+    @property
+    @override
+    def samples_per_draw(self) -> int | None:
+        return self._batch_size
+
+    @override
+    def use_draws(self, draws: GivenDraws) -> None:
+        if self._batch_size is None:
+            raise InputError(
+                "draws= is for draws of samples, and this problem draws all of them; give it a "
+                "batch_size"
+            )
+        self._draws = draws
+
+    def _given_picks(self, draws: GivenDraws, step: int, k: int, size: int) -> np.ndarray:
+        rows = [np.atleast_1d(draws(client, step, k)) for client in self.site.hosted]
+        for client, row in zip(self.site.hosted, rows, strict=True):
+            is_index = row.dtype.kind in "iu" and row.shape == (size,)
+            if not (is_index and row.min() >= 0 and row.max() < self._samples):
+                raise InputError(
+                    f"draws: {size} of the samples 0 to {self._samples - 1} must be given for "
+                    f"client {client} in step {step}, draw {k}; got {row.tolist()}"
+                )
+        return np.stack(rows).astype(np.int64)
+
     @override
     def draw_sample(self, step: int, k: int) -> Draw:
         # Indices of samples [C, B].
         if self._batch_size is None:
             return None
-        picks = self._picks.integers(step, k, self._samples, self._batch_size)
+        if self._draws is None:
+            picks = self._picks.integers(step, k, self._samples, self._batch_size)
+        else:
+            picks = self._given_picks(self._draws, step, k, self._batch_size)
         return to_device(picks, self._M.device)
 
     @override
@@ -201,71 +238,3 @@ class _Affine:
         F = np.vecmat(z.numpy(), transposed)
         F += b
         return torch.from_numpy(F)
-
-
-def spectral_cocoercivity(J: Tensor) -> float:
-    """Return the largest ell of the Jacobians [n, d, d], where 1/ell = min Re(1/eigenvalue).
-
-    This is how the authors of arXiv:2306.05100 compute ell. Eigenvalues that are zero up to
-    rounding are ignored: they belong to variables that a client does not have.
-    """
-    used = ((J != 0).any(0) | (J != 0).any(0).T).any(0)  # the other variables have eigenvalue 0
-    if not used.any():
-        return 0.0
-    eigenvalues = torch.linalg.eigvals(J[:, used][:, :, used])
-    sizes = eigenvalues.abs()
-    counted = sizes > 1e-12 * sizes.amax(1, keepdim=True)
-    smallest = torch.where(counted, eigenvalues.real / sizes.square(), torch.inf).min()
-    return float(1 / smallest) if smallest > 1e-12 else float("inf")
-
-
-def cocoercivity(J: Tensor) -> float:
-    """Return the exact ell of z -> J z, the smallest with ||J u||^2 <= ell <J u, u>."""
-    return generalised_largest(J.T @ J, (J + J.T) / 2)
-
-
-def generalised_largest(A: Tensor, S: Tensor) -> float:
-    """Return the smallest ell with A <= ell S, for A >= 0.
-
-    It is the largest eigenvalue of S^-1/2 A S^-1/2. It is infinite if S has a negative eigenvalue,
-    or if A does not vanish on the null space of S.
-    """
-    values, vectors = torch.linalg.eigh(S)
-    tolerance = 1e-12 * values[-1].abs().clamp(min=1e-300)
-    null = vectors[:, values.abs() <= tolerance]
-    A_on_null = torch.linalg.matrix_norm(null.T @ A @ null)
-    if values[0] < -tolerance or A_on_null > 1e-12 * torch.linalg.matrix_norm(A):
-        return float("inf")
-    root = (vectors / values.sqrt())[:, values > tolerance]
-    return float(torch.linalg.eigvalsh(root.T @ A @ root)[-1]) if root.numel() else 0.0
-
-
-def affine_gap(M: Tensor, b: Tensor, x: Tensor, centre: Tensor, D: float) -> float:
-    """Return the sup over ||u|| <= D of <M (c + u) + b, x - c - u>, where c is the centre.
-
-    This is a trust-region problem, solved exactly. With F = M c + b and w = x - c the function is
-    <F, w> + <M'w - F, u> - u'S u, S = sym(M) >= 0. Its maximiser is u = (2 S + 2 t I)^-1 g,
-    g = M'w - F, with t >= 0 such that ||u|| <= D.
-    """
-    F, w = M @ centre + b, x - centre
-    g = M.T @ w - F
-    values, vectors = torch.linalg.eigh((M + M.T) / 2)
-    values = values.clamp(min=0)
-    c = vectors.T @ g
-
-    def norm(t: float) -> float:
-        return float((c / (2 * (values + t)).clamp(min=1e-300)).norm())
-
-    t = 0.0
-    if norm(0.0) > D:
-        low, high = 0.0, float(c.norm()) / (2 * D)
-        for _ in range(200):
-            t = (low + high) / 2
-            if t in (low, high):  # there is no floating-point number in between
-                break
-            low, high = (t, high) if norm(t) > D else (low, t)
-        t = high
-    u = c / (2 * (values + t)).clamp(min=1e-300)
-    u = torch.where(c == 0, torch.zeros_like(u), u)
-    # u = x - c gives 0, so a negative value is a rounding error.
-    return max(0.0, float(F @ w + c @ u - (values * u.square()).sum()))
