@@ -57,6 +57,7 @@ class Runner:
         theory: the constants that hyperparameters were computed from, after `prepare`.
         warnings: the warnings of the run.
         observer: what a user sees of every step.
+        clock: measures the training time; runs that are stepped together share it.
     """
 
     problem: Problem[Oracle]
@@ -75,6 +76,7 @@ class Runner:
     theory: Theory | None = None
     warnings: list[str] = field(default_factory=list)
     observer: Observer = field(default_factory=Observer)
+    clock: TrainingClock = field(default_factory=TrainingClock)
 
     def prepare(self) -> None:
         """Create the oracle, and refuse a problem that the algorithm cannot solve."""
@@ -113,7 +115,6 @@ class Runner:
         """Return the state that the run starts from, and its step; open the records."""
         self._points = Points(self._method, self._oracle, self.communicator)
         self._evaluation = Evaluation(self._oracle, self.communicator, self.is_asked_to_stop)
-        self._clock = TrainingClock()
         self._calls = OracleCalls()
         self._recorder = self._make_recorder()
         state, step = self._first_state()
@@ -143,7 +144,7 @@ class Runner:
             self.world,
             self.site,
             self._oracle,
-            self._clock,
+            self.clock,
             self._calls,
         )
 
@@ -158,7 +159,7 @@ class Runner:
             self._points,
             self._evaluation,
             locator,
-            self._clock,
+            self.clock,
             self.on_record,
             self.on_warning,
             self.records,
@@ -198,7 +199,7 @@ class Runner:
         # Also for a checkpoint: its state has the fields and shapes of an initial one.
         oracle = self._oracle.initial()
         state: State = self._method.init(oracle, self.communicator.initial())
-        self._count(oracle)
+        self.count(oracle)
         if self.algorithm.needs_full_operator:
             self._calls.measure_passes(self._oracle, self.communicator)
         if snapshot is not None and self.checkpoints is not None:
@@ -208,7 +209,7 @@ class Runner:
 
     def _iterate(self, state: State, step: int) -> tuple[State, int]:
         communicator, method, oracle = self.communicator, self._method, self._oracle
-        count, after = self._count, self.after
+        count, after = self.count, self.after
         while not self.is_over:
             sync = communicator.at(step)
             entering, at_step = state, oracle.at(step)
@@ -224,7 +225,7 @@ class Runner:
         self.is_over = self.plan.is_over(step, rounds)
         recorder.begin(state, step)
         self._start = recorder.stamp(0) if step == 0 else None
-        self._clock.start()
+        self.clock.start()
         self._complete_records(state, step, rounds)
         if self._start is not None and self._oracle.synchronised_buffers is not None:
             # The first step changes BatchNorm's statistics in place.
@@ -262,7 +263,7 @@ class Runner:
             where = "in the evaluation after" if abandoned else "after"
             raise InterruptedRunError(f"stopped {where} round {rounds}, step {step}")
 
-    def _count(self, oracle: Any) -> None:
+    def count(self, oracle: Any) -> None:
         """Add the calls of the oracle of one step, if it counts them."""
         if self._recorder.calls is not None:
             self._calls.add(oracle)

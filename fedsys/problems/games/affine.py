@@ -112,12 +112,35 @@ class AffineOracle(OperatorOracle):
     def sample_operator(self, z: Tensor, sample: Draw) -> Tensor:
         if sample is None:
             return self.full_operator(z)
-        M, b = (chosen_samples(values, sample).mean(1) for values in (self._M, self._b))
-        return _Affine(M, b)(z)
+        return self._affine(sample)(z)
 
     @override
     def full_operator(self, z: Tensor) -> Tensor:
         return self._mean_operator(z)
+
+    @override
+    def operators(self, z: Tensor, xi: Draw) -> Tensor:
+        if not self._is_dense:
+            return super().operators(z, xi)
+        sample, noise = (None, None) if xi is None else xi
+        F = self._affine(sample).at_many(z)
+        return F if noise is None else F.add_(noise)
+
+    @override
+    def full_operators(self, z: Tensor) -> Tensor:
+        return self._mean_operator.at_many(z) if self._is_dense else super().full_operators(z)
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether the operator is that of the matrices, and not a subclass' own."""
+        own, base = type(self), AffineOracle
+        is_base = own.sample_operator is base.sample_operator
+        return is_base and own.full_operator is base.full_operator and own.operator is base.operator
+
+    def _affine(self, sample: Draw) -> _Affine:
+        if sample is None:
+            return self._mean_operator
+        return _Affine(*(chosen_samples(values, sample).mean(1) for values in (self._M, self._b)))
 
     def mean_game(self, sync: Sync) -> tuple[Tensor, Tensor]:
         """Return (M, b) of the mean operator; only the first call communicates."""
@@ -238,3 +261,12 @@ class _Affine:
         F = np.vecmat(z.numpy(), transposed)
         F += b
         return torch.from_numpy(F)
+
+    def at_many(self, z: Tensor) -> Tensor:
+        """Return M_c z_rc + b_c for the points z [R, C, d] of R runs."""
+        if self._arrays is None:
+            products = torch.baddbmm(self._b[:, None], z.transpose(0, 1), self._M.mT)
+            return products.transpose(0, 1).contiguous()
+        transposed, b = self._arrays
+        F = np.matmul(z.numpy().transpose(1, 0, 2), transposed).transpose(1, 0, 2)
+        return torch.from_numpy(F + b)
