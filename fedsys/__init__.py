@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from fedsys.system.process import tune_process
     from fedsys.training.api import run
     from fedsys.training.result import Result
+    from fedsys.training.sweep import sweep
+    from fedsys.training.sweep_result import SweepResult
 
 __version__ = "0.1.0"
 
@@ -45,8 +47,10 @@ __all__ = [
     "QuadraticGame",
     "Result",
     "State",
+    "SweepResult",
     "Sync",
     "run",
+    "sweep",
     "tune_process",
 ]
 
@@ -59,8 +63,10 @@ _MODULES = {
     "PeriodicAlgorithm": "fedsys.core.periodic",
     "Result": "fedsys.training.result",
     "State": "fedsys.core.algorithm",
+    "SweepResult": "fedsys.training.sweep_result",
     "Sync": "fedsys.core.sync",
     "run": "fedsys.training.api",
+    "sweep": "fedsys.training.sweep",
     "tune_process": "fedsys.system.process",
 }
 """The module of each public name; names that are not listed are problems."""

@@ -20,6 +20,7 @@ from fedsys.problems.games.affine_constants import (
     cocoercivity,
     generalised_largest,
     spectral_cocoercivity,
+    symmetric_spectrum,
 )
 from fedsys.problems.games.operator_oracle import OperatorOracle
 from fedsys.problems.stepping import GivenDraws
@@ -65,6 +66,8 @@ class AffineOracle(OperatorOracle):
         self._picks = BlockedDraws(site.seed, "samples", site.hosted)
         self._draws: GivenDraws | None = None
         self._radius = radius
+        self._constants: Constants | None = None
+        self._spectrum: tuple[Tensor, Tensor] | None = None
         self._known: dict[str, Tensor | None] = {}
 
     @property
@@ -175,11 +178,16 @@ class AffineOracle(OperatorOracle):
         if self._has_terms:
             return None
         M, b = self.mean_game(sync)
-        return affine_gap(M, b, z[0].double(), self.z0[0].double(), self.radius(sync))
+        if self._spectrum is None:
+            self._spectrum = symmetric_spectrum(M)
+        centre = self.z0[0].double()
+        return affine_gap(M, b, z[0].double(), centre, self.radius(sync), self._spectrum)
 
     @override
     def constants(self, sync: Sync) -> Constants:
         # Exactly, by linear algebra: of each client, then the extremes over all clients.
+        if self._constants is not None:
+            return self._constants
         D = self.radius(sync)
         M, b = self.mean_game(sync)
         z = self.solution(sync)
@@ -190,7 +198,7 @@ class AffineOracle(OperatorOracle):
         minus_mu, L, spectral, exact, samples, samples_exact, spread, xi = extremes
         noise = self._scale * self.z0.shape[1] ** 0.5
         sampled = spread if self._batch_size is not None else 0.0
-        return Constants(
+        self._constants = Constants(
             mu=max(0.0, -minus_mu),
             L=L,
             ell_spectral=spectral,
@@ -207,6 +215,7 @@ class AffineOracle(OperatorOracle):
             affine=True,
             monotone=minus_mu <= 1e-12 * L,
         )
+        return self._constants
 
     def _client_constants(
         self, row: int, M: Tensor, b: Tensor, solution: Tensor, D: float

@@ -43,16 +43,29 @@ def generalised_largest(A: Tensor, S: Tensor) -> float:
     return float(torch.linalg.eigvalsh(root.T @ A @ root)[-1]) if root.numel() else 0.0
 
 
-def affine_gap(M: Tensor, b: Tensor, x: Tensor, centre: Tensor, D: float) -> float:
+def symmetric_spectrum(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues and eigenvectors of the symmetric part of M."""
+    values, vectors = torch.linalg.eigh((M + M.T) / 2)
+    return values, vectors
+
+
+def affine_gap(
+    M: Tensor,
+    b: Tensor,
+    x: Tensor,
+    centre: Tensor,
+    D: float,
+    spectrum: tuple[Tensor, Tensor] | None = None,
+) -> float:
     """Return the sup over ||u|| <= D of <M (c + u) + b, x - c - u>, where c is the centre.
 
     This is a trust-region problem, solved exactly. With F = M c + b and w = x - c the function is
     <F, w> + <M'w - F, u> - u'S u, S = sym(M) >= 0. Its maximiser is u = (2 S + 2 t I)^-1 g,
-    g = M'w - F, with t >= 0 such that ||u|| <= D.
+    g = M'w - F, with t >= 0 such that ||u|| <= D. `spectrum` is `symmetric_spectrum(M)`, if known.
     """
     F, w = M @ centre + b, x - centre
     g = M.T @ w - F
-    values, vectors = torch.linalg.eigh((M + M.T) / 2)
+    values, vectors = symmetric_spectrum(M) if spectrum is None else spectrum
     values = values.clamp(min=0)
     c = vectors.T @ g
 
