@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -18,21 +17,10 @@ GivenCoins = Sequence[bool] | Mapping[str, Sequence[bool]] | Callable[..., bool]
 """Coins given by the user: one for each step, by name if there are several, or a function.
 
 A function gets the step, and the name of the coin if the algorithm has more than that of the round.
+It is called on every rank, and its answers must agree.
 """
 _BLOCK = 1024
 """The number of steps whose coins the server flips at a time."""
-_FARTHEST = 10**6
-"""How far ahead the next heads of a function are searched."""
-
-
-class Flips(Protocol):
-    """The server's coins."""
-
-    def next_heads(self, step: int) -> int:
-        """Return the first step from `step` on that communicates."""
-
-    def others(self, first: int, last: int) -> np.ndarray:
-        """Return the further coins [others, steps] of the steps `first`..`last`."""
 
 
 class RandomFlips:
@@ -71,7 +59,7 @@ class RandomFlips:
 
 
 class GivenFlips:
-    """Coins that the user gives.
+    """Coins that the user gives; all ranks know them, and nothing is broadcast.
 
     Args:
         given: see `GivenCoins`.
@@ -91,41 +79,24 @@ class GivenFlips:
             self._lists = {name: [bool(coin) for coin in coins] for name, coins in lists.items()}
             self._end = min(map(len, self._lists.values()))
 
-    def next_heads(self, step: int) -> int:
-        """Return the first step from `step` on that communicates.
+    def is_heads(self, step: int) -> bool:
+        """Return whether a step communicates; refuse one for which no coin is given."""
+        return self._coin(ROUND, step)
 
-        If a list has no heads left, it is the step after its end, which `check` refuses.
-        """
-        is_list = not callable(self._given)
-        end = max(self._end, step) if is_list else step + _FARTHEST
-        heads = next((t for t in range(step, end) if self._coin(ROUND, t)), end)
-        if heads == end and not is_list:
-            raise InputError(
-                f"coins: no heads in the {_FARTHEST} steps from {step} on; clients would not "
-                "communicate"
-            )
-        return heads
+    def others(self, step: int) -> dict[str, bool] | None:
+        """Return the further coins of a step by name; None if there are none."""
+        return {name: self._coin(name, step) for name in self._names[1:]} or None
 
-    def check(self, step: int) -> None:
-        """Refuse a step for which no coins are given."""
-        if not callable(self._given) and step >= self._end:
+    def _coin(self, name: str, step: int) -> bool:
+        given = self._given
+        if callable(given):
+            return bool(given(step) if len(self._names) == 1 else given(step, name))
+        if step >= self._end:
             raise InputError(
                 f"coins: {self._end} steps are given and the run has more; give a coin for every "
                 "step, or a function"
             )
-
-    def others(self, first: int, last: int) -> np.ndarray:
-        """Return the further coins [others, steps] of the steps `first`..`last`."""
-        steps = range(first, last + 1)
-        flips = [[self._coin(name, t) for t in steps] for name in self._names[1:]]
-        return np.array(flips, dtype=np.bool_)
-
-    def _coin(self, name: str, step: int) -> bool:
-        if callable(self._given):
-            alone = len(self._names) == 1
-            return bool(self._given(step) if alone else self._given(step, name))
-        coins = self._lists[name]
-        return step < len(coins) and coins[step]
+        return self._lists[name][step]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedsys.communication.coins import Flips, GivenCoins, GivenFlips, RandomFlips
+from fedsys.communication.coins import GivenCoins, GivenFlips, RandomFlips
 from fedsys.communication.communicator import Communicator
 from fedsys.core.rounds import Coins, CommunicationSchedule
 from fedsys.core.traffic import Traffic
@@ -40,9 +40,10 @@ class SkipCoin(Communicator):
     name = "skip_coin"
     _given_coins: GivenCoins | None = None
     """Coins that replace the random ones; see `use_coins`."""
-    _flips: Flips
+    _given: GivenFlips | None = None
+    """The given coins of an open communicator; None with random ones."""
     _round: _Round | None = None
-    """The coins that are known; None with a periodic schedule."""
+    """The random coins that are known; None with a periodic schedule and with given coins."""
 
     @override
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
@@ -58,13 +59,12 @@ class SkipCoin(Communicator):
 
     @override
     def _begin(self, step: int) -> None:
-        self._round = None
+        self._round = self._given = None
         if isinstance(self.schedule, Coins):
-            given = self._given_coins
-            if given is None:
-                self._flips = RandomFlips(self.schedule, self.seed)
-            else:
-                self._flips = GivenFlips(given, self.schedule)
+            if self._given_coins is not None:
+                self._given = GivenFlips(self._given_coins, self.schedule)
+                return
+            self._flips = RandomFlips(self.schedule, self.seed)
             self._round = self._announce(self.schedule, step, self.traffic)
 
     # The next two are called in every step; `_round` tells the kind of schedule.
@@ -72,15 +72,17 @@ class SkipCoin(Communicator):
     @override
     def _communicates(self, step: int) -> bool:
         if self._round is None:
+            if self._given is not None:
+                return self._given.is_heads(step)
             return super()._communicates(step)
         first, last, _ = self._round
         assert first <= step <= last, f"no coins for step {step}"
-        if step == last and isinstance(self._flips, GivenFlips):
-            self._flips.check(step)
         return step == last
 
     @override
     def _coins(self, step: int) -> Mapping[str, bool] | None:
+        if self._given is not None:
+            return self._given.others(step)
         if self._round is None or self._round.others is _NO_COINS:
             return None
         assert isinstance(self.schedule, Coins)
@@ -90,9 +92,7 @@ class SkipCoin(Communicator):
     def _announce(self, coins: Coins, step: int, traffic: Traffic) -> _Round:
         """Flip the coins from `step` to the next heads on the server and broadcast them."""
         is_server = self.transport.rank == 0
-        # Given coins are refused on all ranks, and not only on the one that would broadcast them.
-        is_asked = is_server or self._given_coins is not None
-        heads = self._flips.next_heads(step) if is_asked else 0
+        heads = self._flips.next_heads(step) if is_server else 0
         last = traffic.timed(self.transport.broadcast_int, heads)
         traffic.bytes_control += 8
         if not coins.others:

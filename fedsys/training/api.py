@@ -69,7 +69,7 @@ def run(
             rows of all clients; 0 is the initial state.
         coins: the shared coins in place of random ones: one for each step, a function of the step,
             or for several coins lists by name or a function of (step, name); the coin that decides
-            on communication is called "sync".
+            on communication is called "sync". On several ranks they must agree.
         draws: the samples in place of random ones: a function of (client, step, k), which returns
             the index of a sample, or the indices of a batch; k counts the draws of a step, and
             those before the first step from 2**20. For affine games that are finite sums.
