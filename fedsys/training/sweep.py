@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -43,7 +44,7 @@ def sweep(
     Runs that differ only in numbers and seeds are stepped together, if the algorithm declares these
     numbers in `stackable` and the problem is a game or a minimisation without BatchNorm. Their
     numbers are those of `fedsys.run` up to rounding. All other runs follow one another. A run that
-    diverges ends alone.
+    diverges ends alone; one that is refused is left out with a warning.
 
     Args:
         problem: what to solve.
@@ -91,12 +92,27 @@ def sweep(
 
     connect(world, order[0].communicator)
     try:
-        for lane in order:
-            lane.prepare()
-        run_lanes(order, end)
+        run_lanes(_prepared(order, end), end)
     finally:
         world.disconnect()
     return SweepResult([ended[id(lane)] for lane in order])
+
+
+def _prepared(lanes: Sequence[Lane], end: Callable[[Lane, Outcome], None]) -> list[Lane]:
+    """Prepare the lanes; end those that are refused, or raise the error if that is all of them."""
+    ready, refused = [], []
+    for lane in lanes:
+        try:
+            lane.prepare()
+            ready.append(lane)
+        except InputError as error:
+            refused.append((lane, error))
+    if not ready:
+        raise refused[0][1]
+    for lane, reason in refused:
+        warnings.warn(f"sweep: a run is left out: {reason}", RuntimeWarning, stacklevel=3)
+        end(lane, reason)
+    return ready
 
 
 def _named(algorithms: Algorithms) -> dict[str, Algorithm[Any, Any]]:

@@ -135,7 +135,7 @@ class SweepResult:
         for setting in self.settings:
             values = setting.finals(metric)
             text = f"{mean(values):.4g}" if values else "-"
-            if len(values) > 1:
+            if len(values) > 1 and all(map(isfinite, values)):
                 text += f" ± {stdev(values):.1g}"
             rows.append((setting.label, str(len(setting.runs)), text, str(setting.failed or "")))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]

@@ -148,6 +148,14 @@ def test_a_run_that_diverges_ends_alone() -> None:
     assert found.best() == small
 
 
+def test_a_run_that_is_refused_is_left_out_with_a_warning() -> None:
+    # p = sqrt(lr mu) is no probability for a large lr.
+    with pytest.warns(RuntimeWarning, match="a run is left out: ProxSkip: p=theory has no value"):
+        found = fedsys.sweep(TOY, ProxSkip(), lr=[0.1, 1e3], rounds=2, clients=2)
+    assert [run.error is None for run in found.runs] == [True, False]
+    assert "1000)" in repr(found)
+
+
 def test_runs_that_cannot_be_stacked_follow_one_another() -> None:
     algorithms = [AdaFGDA(local_steps=2), FGDA(local_steps=2)]
     found = fedsys.sweep(GAME, algorithms, lr_x=[0.01, 0.02], seeds=[0, 1], rounds=2, clients=2)
