@@ -37,7 +37,7 @@ def sweep(
     communicator: Communicator | None = None,
     evaluate_every: int = 1,
     on_end: Callable[[SweepRun], None] = lambda run: None,
-    **grid: Sequence[float] | float,
+    **grid: Any,
 ) -> SweepResult:
     """Run algorithms with all combinations of hyperparameters and seeds, in one process.
 
@@ -58,8 +58,8 @@ def sweep(
         communicator: how clients communicate; every run has a copy of its own.
         evaluate_every: the number of rounds between two records.
         on_end: called with every run that has ended.
-        grid: the values of hyperparameters by name, such as `lr=[0.1, 0.01]`; an algorithm without
-            a hyperparameter of that name ignores it, if another one has it.
+        grid: the values of hyperparameters by name, such as `lr=[0.1, 0.01, "theory"]`; an
+            algorithm without a hyperparameter of that name ignores it, if another one has it.
     """
     plan = Plan(steps, rounds, evaluate_every)
     world = World.from_environment()
@@ -67,7 +67,7 @@ def sweep(
         raise InputError(
             f"fedsys.sweep runs in one process, got {world.ranks} ranks; start it without torchrun"
         )
-    lanes: dict[int, tuple[str, dict[str, float], Lane]] = {}
+    lanes: dict[int, tuple[str, dict[str, Any], Lane]] = {}
     order: list[Lane] = []
     oracles: dict[Any, Oracle] = {}
     for name, algorithm, numbers in _settings(_named(algorithms), grid):
@@ -132,8 +132,8 @@ def _named(algorithms: Algorithms) -> dict[str, Algorithm[Any, Any]]:
 
 
 def _settings(
-    algorithms: Mapping[str, Algorithm[Any, Any]], grid: Mapping[str, Sequence[float] | float]
-) -> list[tuple[str, Algorithm[Any, Any], dict[str, float]]]:
+    algorithms: Mapping[str, Algorithm[Any, Any]], grid: Mapping[str, Any]
+) -> list[tuple[str, Algorithm[Any, Any], dict[str, Any]]]:
     """Return every algorithm with every combination of the values that it has."""
     values = {name: _listed(given) for name, given in grid.items()}
     for name in values:

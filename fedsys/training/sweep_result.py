@@ -22,7 +22,7 @@ class SweepRun:
 
     name: str
     """The name of the algorithm."""
-    numbers: dict[str, float]
+    numbers: dict[str, Any]
     """The hyperparameters that the sweep has chosen."""
     seed: int
     algorithm: Algorithm[Any, Any]
@@ -45,7 +45,7 @@ class SweepSetting:
     """The runs of an algorithm with the same hyperparameters, one for each seed."""
 
     name: str
-    numbers: dict[str, float]
+    numbers: dict[str, Any]
     runs: list[SweepRun]
 
     @property
@@ -65,7 +65,7 @@ class SweepSetting:
     @property
     def label(self) -> str:
         """The algorithm and its numbers as text."""
-        numbers = ", ".join(f"{name}={value:g}" for name, value in self.numbers.items())
+        numbers = ", ".join(f"{name}={_text(value)}" for name, value in self.numbers.items())
         return f"{self.name} ({numbers})" if numbers else self.name
 
 
@@ -141,3 +141,7 @@ class SweepResult:
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         padded = (zip(row, widths, strict=True) for row in rows)
         return "\n".join("  ".join(cell.ljust(n) for cell, n in row).rstrip() for row in padded)
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

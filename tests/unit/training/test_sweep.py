@@ -33,6 +33,7 @@ from fedsys.core.algorithm import Algorithm
 from fedsys.core.errors import InputError, NonFiniteError
 from fedsys.core.oracles import Oracle, Problem
 from fedsys.problems import (
+    BilinearGame,
     CompositeSaddle,
     HeterogeneousToy,
     LogCoshSaddle,
@@ -149,11 +150,15 @@ def test_a_run_that_diverges_ends_alone() -> None:
 
 
 def test_a_run_that_is_refused_is_left_out_with_a_warning() -> None:
-    # p = sqrt(lr mu) is no probability for a large lr.
-    with pytest.warns(RuntimeWarning, match="a run is left out: ProxSkip: p=theory has no value"):
-        found = fedsys.sweep(TOY, ProxSkip(), lr=[0.1, 1e3], rounds=2, clients=2)
-    assert [run.error is None for run in found.runs] == [True, False]
-    assert "1000)" in repr(found)
+    # A bilinear game is not co-coercive, so that Theorem 6 has no step size for it.
+    with pytest.warns(RuntimeWarning, match="a run is left out: LSGD: lr=theory"):
+        found = fedsys.sweep(
+            BilinearGame(dim=2), [LSGD(), LESGD()], lr=["theory", 0.1], rounds=2, clients=2
+        )
+    assert [run.error is None for run in found.runs] == [False, True, True, True]
+    assert "LSGD (lr=theory)" in repr(found)
+    with pytest.raises(InputError, match="LSGD: lr=theory"):
+        fedsys.sweep(BilinearGame(dim=2), LSGD(), rounds=2, clients=2)
 
 
 def test_runs_that_cannot_be_stacked_follow_one_another() -> None:
