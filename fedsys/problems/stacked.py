@@ -144,9 +144,9 @@ class StackedOracle(SteppingOracle):
         if isinstance(oracle, OperatorOracle) and name != "grad":
             z = rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
             stacked = z.reshape(runs, self._clients, -1)
-            F = oracle.operators(stacked, xi) if given else oracle.full_operators(stacked)
+            F = oracle.operators(stacked, xi, full=not given)
             F = F.reshape(z.shape)
-            return (F,) if len(rows) == 1 else oracle.players(F)
+            return (F,) if len(rows) == 1 else oracle._players(F)
         parts = zip(*(row.split(self._clients) for row in rows), strict=True)
         results = [_as_tuple(getattr(oracle, name)(*part, *given)) for part in parts]
         return tuple(torch.cat(results) for results in zip(*results, strict=True))

@@ -18,7 +18,6 @@ from time import monotonic, sleep
 from typing import Any, Protocol
 
 from fedsys.reproduce.provenance import commit, cores, machine, today
-from fedsys.reproduce.stacks import grouped
 from fedsys.reproduce.sweep import PlannedRun
 from fedsys.system.process import tune_process
 from fedsys.training.run_directory import write
@@ -126,6 +125,19 @@ def run_all(
         finally:
             _terminate([process for _, process, _ in active])
     return outcomes
+
+
+def grouped(runs: Sequence[PlannedRun], jobs: int) -> list[tuple[PlannedRun, ...]]:
+    """Return the runs of each process: stacks, in about equal parts for all `jobs`, or one run."""
+    groups: dict[object, list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.stack or run.folder, []).append(run)
+    parts = max(1, jobs // max(1, len(groups)))
+    found: list[tuple[PlannedRun, ...]] = []
+    for group in groups.values():
+        size = -(-len(group) // parts)
+        found += [tuple(group[i : i + size]) for i in range(0, len(group), size)]
+    return found
 
 
 def _has_ended(run: PlannedRun) -> bool:

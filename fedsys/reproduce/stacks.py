@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from fedsys.core.fields import is_number
-
-if TYPE_CHECKING:
-    from fedsys.reproduce.sweep import PlannedRun
 
 _GAMES = "fedsys.problems.games."
 _IGNORED_SETTINGS = ("seed", "run", "resume", "checkpoint", "objective", "dataset")
@@ -40,16 +37,3 @@ def stack_key(settings: Mapping[str, Any]) -> str:
     fixed = {k: v for k, v in algorithm.items() if not (k in names and is_number(v))}
     others = {k: v for k, v in settings.items() if k not in (*_IGNORED_SETTINGS, "algorithm")}
     return json.dumps([fixed, others], sort_keys=True, default=str)
-
-
-def grouped(runs: Sequence[PlannedRun], jobs: int) -> list[tuple[PlannedRun, ...]]:
-    """Return the runs of each process: stacks, in about equal parts for all `jobs`, or one run."""
-    groups: dict[object, list[PlannedRun]] = {}
-    for run in runs:
-        groups.setdefault(run.stack or run.folder, []).append(run)
-    parts = max(1, jobs // max(1, len(groups)))
-    found: list[tuple[PlannedRun, ...]] = []
-    for group in groups.values():
-        size = -(-len(group) // parts)
-        found += [tuple(group[i : i + size]) for i in range(0, len(group), size)]
-    return found

@@ -54,22 +54,21 @@ class Lane(Runner):
             self.oracles[key] = oracle
         return self.oracles[key]
 
-    @property
-    def stack_key(self) -> Hashable | None:
-        """What the lanes of a stack have in common, after `prepare`; None for a run alone."""
-        algorithm, oracle = self.algorithm, self.oracle
-        names = stackable_names(type(algorithm))
-        alone = names is None or algorithm.kind not in KINDS or not self.observer.is_idle
-        if alone or not isinstance(oracle, SteppingOracle) or self.checkpoints is not None:
-            return None
-        if oracle.synchronised_buffers is not None or algorithm.needs_server:
-            return None
-        values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
-        varying = [n for n in names or () if isinstance(values[n], int | float)]
-        fixed = tuple((n, repr(v)) for n, v in values.items() if n not in varying)
-        shape = tuple(oracle.z0.shape), self.site.dtype, self.site.device
-        # The site is in the key because clients may have other numbers of samples.
-        return type(algorithm), fixed, type(oracle), shape, self.plan, self.site.placement
+
+def stack_key(lane: Lane) -> Hashable | None:
+    """Return what the lanes of a stack have in common, after `prepare`; None for a run alone."""
+    algorithm, oracle = lane.algorithm, lane.oracle
+    names = stackable_names(type(algorithm))
+    alone = names is None or algorithm.kind not in KINDS or not lane.observer.is_idle
+    if alone or not isinstance(oracle, SteppingOracle) or lane.checkpoints is not None:
+        return None
+    if oracle.synchronised_buffers is not None or algorithm.needs_server:
+        return None
+    values = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}
+    varying = [n for n in names or () if isinstance(values[n], int | float)]
+    fixed = tuple((n, repr(v)) for n, v in values.items() if n not in varying)
+    site = tuple(oracle.z0.shape), lane.site.dtype, lane.site.device, lane.site.placement
+    return type(algorithm), fixed, type(oracle), site, lane.plan
 
 
 def stackable_names(algorithm: type[Algorithm[Any, Any]]) -> tuple[str, ...] | None:
@@ -86,7 +85,7 @@ def run_lanes(lanes: Sequence[Lane], on_end: Callable[[Lane, Outcome], None]) ->
     """Run prepared lanes, together where that is possible; pass on each result or error."""
     groups: dict[Hashable, list[Lane]] = {}
     for number, lane in enumerate(lanes):
-        key = lane.stack_key
+        key = stack_key(lane)
         groups.setdefault(("alone", number) if key is None else key, []).append(lane)
     for group in groups.values():
         most = max(1, _MOST_NUMBERS // max(1, _numbers(group[0])))

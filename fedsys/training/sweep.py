@@ -22,6 +22,8 @@ from fedsys.training.sweep_result import SweepResult, SweepRun
 
 Algorithms = Algorithm[Any, Any] | Sequence[Algorithm[Any, Any]] | Mapping[str, Algorithm[Any, Any]]
 """One algorithm, several, or several by name."""
+_Planned = tuple[str, dict[str, Any], Lane]
+"""A run: the name of its algorithm, the hyperparameters of the sweep, and the lane."""
 
 
 def sweep(
@@ -67,35 +69,38 @@ def sweep(
         raise InputError(
             f"fedsys.sweep runs in one process, got {world.ranks} ranks; start it without torchrun"
         )
-    lanes: dict[int, tuple[str, dict[str, Any], Lane]] = {}
-    order: list[Lane] = []
     oracles: dict[Any, Oracle] = {}
+    planned: list[_Planned] = []
     for name, algorithm, numbers in _settings(_named(algorithms), grid):
         for seed in seeds:
             own = default_communicator(algorithm) if communicator is None else communicator
             site = make_site(world, clients, seed, dtype, device)
             lane = Lane(problem, algorithm, copy.deepcopy(own), world, site, plan, oracles=oracles)
-            lanes[id(lane)] = name, numbers, lane
-            order.append(lane)
-    if not order:
+            planned.append((name, numbers, lane))
+    if not planned:
         raise InputError("sweep: no runs; give at least one algorithm, value and seed")
+    connect(world, planned[0][2].communicator)
+    try:
+        return _run(planned, on_end)
+    finally:
+        world.disconnect()
+
+
+def _run(planned: Sequence[_Planned], on_end: Callable[[SweepRun], None]) -> SweepResult:
+    settings = {id(lane): (name, numbers) for name, numbers, lane in planned}
     ended: dict[int, SweepRun] = {}
 
     def end(lane: Lane, outcome: Outcome) -> None:
-        name, numbers, _ = lanes[id(lane)]
         result = outcome if isinstance(outcome, Result) else None
         error = outcome if isinstance(outcome, FedsysError) else None
-        algorithm = lane.algorithm
-        run = SweepRun(name, numbers, lane.site.seed, algorithm, lane.records, result, error)
-        ended[id(lane)] = run
+        name, numbers = settings[id(lane)]
+        given = lane.algorithm, lane.records, result, error
+        ended[id(lane)] = run = SweepRun(name, numbers, lane.site.seed, *given)
         on_end(run)
 
-    connect(world, order[0].communicator)
-    try:
-        run_lanes(_prepared(order, end), end)
-    finally:
-        world.disconnect()
-    return SweepResult([ended[id(lane)] for lane in order])
+    lanes = [lane for _, _, lane in planned]
+    run_lanes(_prepared(lanes, end), end)
+    return SweepResult([ended[id(lane)] for lane in lanes])
 
 
 def _prepared(lanes: Sequence[Lane], end: Callable[[Lane, Outcome], None]) -> list[Lane]:

@@ -122,16 +122,12 @@ class AffineOracle(OperatorOracle):
         return self._mean_operator(z)
 
     @override
-    def operators(self, z: Tensor, xi: Draw) -> Tensor:
+    def operators(self, z: Tensor, xi: Draw = None, full: bool = False) -> Tensor:
         if not self._is_dense:
-            return super().operators(z, xi)
-        sample, noise = (None, None) if xi is None else xi
+            return super().operators(z, xi, full)
+        sample, noise = (None, None) if full or xi is None else xi
         F = self._affine(sample).at_many(z)
         return F if noise is None else F.add_(noise)
-
-    @override
-    def full_operators(self, z: Tensor) -> Tensor:
-        return self._mean_operator.at_many(z) if self._is_dense else super().full_operators(z)
 
     @property
     def _is_dense(self) -> bool:

@@ -75,22 +75,21 @@ class OperatorOracle(TwoPlayers, SteppingOracle):
 
     def grads(self, x: Tensor, y: Tensor, xi: Draw) -> tuple[Tensor, Tensor]:
         """Return the gradients in x and y at a draw, from F = (gx, -gy)."""
-        return self.players(self.operator(torch.cat([x, y], dim=1), xi))
+        return self._players(self.operator(torch.cat([x, y], dim=1), xi))
 
     def full_grads(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients in x and y on all data, from F = (gx, -gy)."""
-        return self.players(self.full_operator(torch.cat([x, y], dim=1)))
+        return self._players(self.full_operator(torch.cat([x, y], dim=1)))
 
-    def operators(self, z: Tensor, xi: Draw) -> Tensor:
-        """Return F_m(z_rm; xi_m) at the points z [R, C, d] of R runs, which share the draw."""
-        return torch.stack([self.operator(rows, xi) for rows in z])
+    def operators(self, z: Tensor, xi: Draw = None, full: bool = False) -> Tensor:
+        """Return F_m(z_rm; xi_m) at the points z [R, C, d] of R runs, which share the draw.
 
-    def full_operators(self, z: Tensor) -> Tensor:
-        """Return F_m(z_rm) at the points z [R, C, d] of R runs."""
-        return torch.stack([self.full_operator(rows) for rows in z])
+        With `full` they are on all data, and there is no draw.
+        """
+        evaluate = self.full_operator if full else lambda rows: self.operator(rows, xi)
+        return torch.stack([evaluate(rows) for rows in z])
 
-    def players(self, F: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients in x and y of F = (gx, -gy)."""
+    def _players(self, F: Tensor) -> tuple[Tensor, Tensor]:
         return F[:, : self._split], -F[:, self._split :]
 
     def solution(self, sync: Sync) -> Tensor | None:

@@ -11,8 +11,8 @@ import pytest
 
 from fedsys.reproduce.entries import entries
 from fedsys.reproduce.main import main
-from fedsys.reproduce.pool import outcome_of
-from fedsys.reproduce.stacks import grouped, stack_key
+from fedsys.reproduce.pool import grouped, outcome_of
+from fedsys.reproduce.stacks import stack_key
 from fedsys.reproduce.sweep import PlannedRun, planned_runs
 
 SHORT = ["rounds=4", "clients=2", "problem.dim=2", "seed=0,1", "problem.heterogeneity=high"]
