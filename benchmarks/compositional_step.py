@@ -21,7 +21,7 @@ from fedsys.core.site import Site
 from fedsys.data import Dataset, Imbalance
 from fedsys.problems import BinaryClassification, CompositionalAUC
 from fedsys.training import config
-from fedsys.training.runner import stepping
+from fedsys.training.autograd_mode import stepping
 
 MODEL, INPUT_SHAPE = "cnn_table3", (1, 28, 28)
 SAMPLES, BATCH = 2048, 32

@@ -18,7 +18,7 @@ from fedsys.core.algorithm import Algorithm
 from fedsys.core.placement import Placement
 from fedsys.core.site import Site
 from fedsys.problems import QuadraticGame
-from fedsys.training.runner import stepping
+from fedsys.training.autograd_mode import stepping
 
 CLIENTS, PLAYER, LR, K = 20, 20, 0.05, 20
 BATCHED, MAPPED, AUTOGRAD = 1.5, 6.0, 15.0

@@ -15,7 +15,7 @@ from fedsys.core.placement import Placement
 from fedsys.core.site import Site
 from fedsys.problems import QuadraticGame
 from fedsys.problems.games.affine import AffineOracle
-from fedsys.training.runner import stepping
+from fedsys.training.autograd_mode import stepping
 
 CLIENTS, LR, P = 20, 0.4379, 0.4325  # the theory's values for seed 0
 ITERATIONS = 10_000

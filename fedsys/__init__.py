@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fedsys.system.process import tune_process
     from fedsys.training.api import run
     from fedsys.training.result import Result
+    from fedsys.training.sweep import sweep
+    from fedsys.training.sweep_result import SweepResult
 
 __version__ = "0.1.0"
 
@@ -48,9 +50,11 @@ __all__ = [
     "QuadraticGame",
     "Result",
     "State",
+    "SweepResult",
     "Sync",
     "VariationalProblem",
     "run",
+    "sweep",
     "tune_process",
 ]
 
@@ -64,8 +68,10 @@ _MODULES = {
     "PeriodicAlgorithm": "fedsys.core.periodic",
     "Result": "fedsys.training.result",
     "State": "fedsys.core.algorithm",
+    "SweepResult": "fedsys.training.sweep_result",
     "Sync": "fedsys.core.sync",
     "run": "fedsys.training.api",
+    "sweep": "fedsys.training.sweep",
     "tune_process": "fedsys.system.process",
 }
 """The module of each public name; names that are not listed are problems."""

@@ -108,6 +108,11 @@ class Batches:
                 yield clients, inputs.unflatten(0, (length, size)), labels.view(length, size)
             row = last
 
+    @property
+    def batch_size(self) -> int | None:
+        """B, or None for all of a client's samples."""
+        return self._batch_size
+
     def at(self, step: int, k: int) -> Batch:
         """The k-th batch of a step."""
         size = self._batch_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +10,11 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from fedsys.communication.coins import GivenCoins, GivenFlips, RandomFlips
 from fedsys.communication.communicator import Communicator
-from fedsys.core.random import generator
 from fedsys.core.rounds import Coins, CommunicationSchedule
 from fedsys.core.traffic import Traffic
 
-_BLOCK = 1024
-"""The number of steps whose coins the server flips at a time."""
 _NO_COINS = np.empty((0, 0), dtype=np.bool_)
 
 
@@ -41,8 +38,12 @@ class SkipCoin(Communicator):
     """
 
     name = "skip_coin"
+    _given_coins: GivenCoins | None = None
+    """Coins that replace the random ones; see `use_coins`."""
+    _given: GivenFlips | None = None
+    """The given coins of an open communicator; None with random ones."""
     _round: _Round | None = None
-    """The coins that are known; None with a periodic schedule."""
+    """The random coins that are known; None with a periodic schedule and with given coins."""
 
     @override
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
@@ -58,9 +59,12 @@ class SkipCoin(Communicator):
 
     @override
     def _begin(self, step: int) -> None:
-        self._round = None
+        self._round = self._given = None
         if isinstance(self.schedule, Coins):
-            self._flips = _Flips(self.schedule, self.seed)
+            if self._given_coins is not None:
+                self._given = GivenFlips(self._given_coins, self.schedule)
+                return
+            self._flips = RandomFlips(self.schedule, self.seed)
             self._round = self._announce(self.schedule, step, self.traffic)
 
     # The next two are called in every step; `_round` tells the kind of schedule.
@@ -68,6 +72,8 @@ class SkipCoin(Communicator):
     @override
     def _communicates(self, step: int) -> bool:
         if self._round is None:
+            if self._given is not None:
+                return self._given.is_heads(step)
             return super()._communicates(step)
         first, last, _ = self._round
         assert first <= step <= last, f"no coins for step {step}"
@@ -75,6 +81,8 @@ class SkipCoin(Communicator):
 
     @override
     def _coins(self, step: int) -> Mapping[str, bool] | None:
+        if self._given is not None:
+            return self._given.others(step)
         if self._round is None or self._round.others is _NO_COINS:
             return None
         assert isinstance(self.schedule, Coins)
@@ -97,36 +105,6 @@ class SkipCoin(Communicator):
         return _Round(step, last, others)
 
 
-class _Flips:
-    """The server's coins, flipped a block of steps at a time."""
-
-    def __init__(self, coins: Coins, seed: int) -> None:
-        self._chances = np.array([coins.sync, *coins.others.values()])[:, None]
-        self._seed = seed
-        self._block = -1
-
-    def next_heads(self, step: int) -> int:
-        """Return the first step from `step` on that communicates."""
-        while True:
-            block, offset = divmod(step, _BLOCK)
-            if block != self._block:
-                heads = np.where(self._flip(block)[0], np.arange(_BLOCK), _BLOCK)
-                self._following = np.minimum.accumulate(heads[::-1])[::-1].tolist()
-                self._block = block
-            if self._following[offset] < _BLOCK:
-                return block * _BLOCK + int(self._following[offset])
-            step = (block + 1) * _BLOCK
-
-    def others(self, first: int, last: int) -> np.ndarray:
-        """Return the further coins [others, steps] of the steps `first`..`last`."""
-        blocks = range(first // _BLOCK, last // _BLOCK + 1)
-        flips = np.concatenate([self._flip(block) for block in blocks], axis=1)
-        offset = blocks[0] * _BLOCK
-        return flips[1:, first - offset : last + 1 - offset]
-
-    @lru_cache(maxsize=2)  # noqa: B019, it lives as long as the communicator
-    def _flip(self, block: int) -> np.ndarray:
-        """Return all coins [1 + others, _BLOCK] of a block of steps."""
-        uniform = generator(self._seed, "coins", step=block).random((len(self._chances), _BLOCK))
-        flips: np.ndarray = uniform < self._chances
-        return flips
+def use_coins(communicator: SkipCoin, coins: GivenCoins | None) -> None:
+    """Replace the random coins of a communicator that is not open yet; None restores them."""
+    communicator._given_coins = coins

@@ -85,6 +85,10 @@ class Algorithm(Checked, ABC, Generic[AnyOracle, AnyState]):
     """Whether a run evaluates the mean of its iterates too; see `fedsys.algorithms.Averaged`."""
     needs_samples: ClassVar[bool] = False
     """Whether it uses the operators of single samples, `fedsys.core.optional_oracles.FiniteSum`."""
+    stackable: ClassVar[tuple[str, ...] | None] = None
+    """The hyperparameters that may differ between runs that are stepped together, as rows [C, 1].
+
+    None if its runs cannot be stacked: its steps need a server, or compare a row with another."""
     constant: ClassVar[Mapping[str, str]] = {}
     """The step sizes and weights that must not be a schedule, each with the reason."""
 

@@ -17,7 +17,7 @@ Record = dict[str, float]
 
 BOOKKEEPING = frozenset({
     "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",
-    "seconds", "seconds_waited", "dropped",
+    "seconds", "seconds_waited", "dropped", "oracle_calls",
 })  # fmt: skip
 """The columns of a record that say where in the run it is and what the run has cost."""
 

@@ -28,9 +28,9 @@ of the algorithm. Given its arguments and the draw, every other method is determ
 can be passed to several calls: `xi = oracle.draw(); oracle.grad(x, xi) - oracle.grad(last_x, xi)`
 is the difference of two gradients at the same samples.
 
-Counting: the oracle counts the draws of the current iteration, and nothing else. Traffic is counted
-by the communicator, so calls of an oracle cost no bytes and no rounds; the number of gradient
-evaluations is not recorded.
+Counting: an oracle counts the draws of the current iteration and, if it is derived from
+`SteppingOracle`, the evaluations of operators and gradients, which records have as `oracle_calls`.
+Traffic is counted by the communicator: calls of an oracle cost no bytes and no rounds.
 """
 
 from __future__ import annotations

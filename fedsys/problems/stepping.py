@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
+import numpy as np
 from torch import Tensor
 
 from fedsys.core.constants import Constants
+from fedsys.core.errors import InputError
 from fedsys.core.oracles import StepSize
 from fedsys.core.random import BlockedDraws
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
+from fedsys.problems.counting import count_calls
+
+GivenDraws = Callable[[int, int, int], int | Sequence[int]]
+"""Samples given by the user: a function of (client, step, k), one index or one for each of B."""
 
 _FIRST_DRAW_OF_INIT = 1 << 20
 """The first draw k of `init`, which must not share draws with iteration 0."""
 
 
+def given_picks(
+    draws: GivenDraws, clients: Sequence[int], sizes: Sequence[int], step: int, k: int, batch: int
+) -> np.ndarray:
+    """Return the samples [C, B] that the user gives for a draw; refuse those that do not exist."""
+    rows = [np.atleast_1d(draws(client, step, k)) for client in clients]
+    for client, size, row in zip(clients, sizes, rows, strict=True):
+        is_index = row.dtype.kind in "iu" and row.shape == (batch,)
+        if not (is_index and row.min() >= 0 and row.max() < size):
+            raise InputError(
+                f"draws: {batch} of the samples 0 to {size - 1} must be given for client {client} "
+                f"in step {step}, draw {k}; got {row.tolist()}"
+            )
+    return np.stack(rows).astype(np.int64)
+
+
 class SteppingOracle:
     """An oracle that counts its draws in iteration `step`; by default it has no terms.
 
-    `warnings` has the warnings of evaluations by topic; each topic is printed once.
+    `warnings` has the warnings of evaluations by topic; each topic is printed once. `calls` counts
+    the evaluations of operators and gradients at a draw in iteration `step`, `passes` those on all
+    data (fedsys/problems/counting.py).
     """
 
     step = 0
+    calls = 0
+    passes = 0
     synchronised_buffers: Tensor | None = None
     uses_autograd = True
     z0: Tensor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        count_calls(cls)
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -38,7 +68,8 @@ class SteppingOracle:
         """Return the same oracle at the beginning of iteration `step`."""
         bound = object.__new__(type(self))  # copy.copy takes thirty times as long
         fields = bound.__dict__ = self.__dict__.copy()
-        fields["step"], fields["_drawn"] = step, 0
+        fields["step"] = step
+        fields["_drawn"] = fields["calls"] = fields["passes"] = 0
         return bound
 
     def initial(self) -> Self:
@@ -51,6 +82,27 @@ class SteppingOracle:
     def finite_sum(self) -> bool:
         """Whether a draw is a sample of the client's data."""
         return False
+
+    @property
+    def samples_per_draw(self) -> int | None:
+        """B, the samples of a draw; None for all of them, and if a draw is no sample of data."""
+        return 1 if self.finite_sum else None
+
+    @property
+    def draws_per_pass(self) -> list[float]:
+        """The calls at a draw that an evaluation on all data costs, for each hosted client.
+
+        They are the client's samples divided by those of a draw, or 1 if draws have no samples.
+        """
+        batch = self.samples_per_draw
+        return [size / batch if batch else 1.0 for size in self.sizes]
+
+    def use_draws(self, draws: GivenDraws) -> None:
+        """Take the samples of draws from a function of (client, step, k)."""
+        raise InputError(
+            f"draws= is for finite sums whose samples have numbers, which {type(self).__name__} "
+            "has not; use it with a game that has samples and a batch_size"
+        )
 
     def normal(self) -> Tensor:
         """Draw a standard normal vector for each hosted client."""

@@ -67,7 +67,7 @@ def _reproduce(name: str, entry: Entry, options: argparse.Namespace) -> int:
     ranks = options.ranks or _ranks(scale)
     jobs = options.jobs or max(1, cores() // ranks)
     try:
-        outcomes = run_all(runs, jobs, ranks, progress)
+        outcomes = run_all(runs, jobs, ranks, progress, not options.separate)
     finally:
         progress.close()
     lines = lines_of(entry, runs, outcomes)
@@ -126,6 +126,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="override", help="name=value")
     parser.add_argument("--jobs", type=int, help="parallel runs (default: cores / ranks)")
     parser.add_argument("--ranks", type=int, help="processes per run (1; scale=paper: GPUs)")
+    parser.add_argument(
+        "--separate", action="store_true", help="one process per run, also for games"
+    )
     parser.add_argument("--root", type=Path, default=Path("runs/reproduce"), help="%(default)s")
     parser.add_argument("--into", type=Path, default=Path("papers"), help="for write: %(default)s")
     options = parser.parse_intermixed_args(arguments)

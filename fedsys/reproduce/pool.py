@@ -25,6 +25,8 @@ from fedsys.training.run_files import UnreadableError, is_number, read_object
 
 OUTPUT = "output.txt"
 _OUTCOME = "outcome.json"
+_STACK_OUTPUT = "stack.txt"
+"""The output of the process of a stack, in the folder of its first run."""
 
 
 @dataclass(frozen=True)
@@ -74,46 +76,78 @@ def outcome_of(run: PlannedRun) -> Outcome | None:
 
 
 def run_all(
-    runs: Sequence[PlannedRun], jobs: int, ranks: int, watcher: Watcher
+    runs: Sequence[PlannedRun], jobs: int, ranks: int, watcher: Watcher, stacks: bool = True
 ) -> dict[Path, Outcome]:
-    """Execute the unfinished runs, `jobs` at a time; return all outcomes by folder.
+    """Execute the unfinished runs in `jobs` processes at a time; return all outcomes by folder.
+
+    Runs that can be stepped together share a process, unless `stacks` is false.
 
     An interrupt terminates the active runs; the next call resumes them from their checkpoints.
     """
     outcomes: dict[Path, Outcome] = {}
-    waiting: list[PlannedRun] = []
+    unfinished: list[PlannedRun] = []
     for run in {run.folder: run for run in runs}.values():  # two panels may share a run
         if (outcome := outcome_of(run)) is not None:
             outcomes[run.folder] = outcome
             watcher.finished(run, outcome, earlier=True)
         else:
-            waiting.append(run)
+            unfinished.append(run)
+    waiting = grouped(unfinished, jobs) if stacks and ranks == 1 else [(r,) for r in unfinished]
     threads = str(max(1, cores() // (jobs * ranks)))
     os.environ.setdefault("OMP_NUM_THREADS", threads)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fedsys.reproduce.preload"])
-    active: list[tuple[PlannedRun, BaseProcess, float]] = []
+    active: list[tuple[tuple[PlannedRun, ...], BaseProcess, float]] = []
     with _sigterm_as_interrupt():
         try:
             while waiting or active:
                 while waiting and len(active) < jobs:
-                    run = waiting.pop(0)
-                    run.folder.mkdir(parents=True, exist_ok=True)
-                    process: BaseProcess = context.Process(target=_run, args=(run, ranks))
+                    job = waiting.pop(0)
+                    for run in job:
+                        run.folder.mkdir(parents=True, exist_ok=True)
+                        watcher.started(run)
+                    process: BaseProcess = context.Process(target=_run, args=(job, ranks))
                     process.start()
-                    active.append((run, process, monotonic()))
-                    watcher.started(run)
+                    active.append((job, process, monotonic()))
                 for ended in [entry for entry in active if not entry[1].is_alive()]:
                     active.remove(ended)
-                    run, process, start = ended
-                    outcome = _outcome(run, process.exitcode, monotonic() - start)
-                    outcomes[run.folder] = outcome
-                    watcher.finished(run, outcome, earlier=False)
+                    job, process, start = ended
+                    seconds = (monotonic() - start) / len(job)
+                    for run in job:
+                        if len(job) > 1 and not _has_ended(run):
+                            waiting.append((run,))  # alone it tells what is wrong
+                            continue
+                        code = process.exitcode if len(job) == 1 else _code(run)
+                        outcomes[run.folder] = outcome = _outcome(run, code, seconds)
+                        watcher.finished(run, outcome, earlier=False)
                 watcher.tick()
                 sleep(0.1)
         finally:
             _terminate([process for _, process, _ in active])
     return outcomes
+
+
+def grouped(runs: Sequence[PlannedRun], jobs: int) -> list[tuple[PlannedRun, ...]]:
+    """Return the runs of each process: stacks, in about equal parts for all `jobs`, or one run."""
+    groups: dict[object, list[PlannedRun]] = {}
+    for run in runs:
+        groups.setdefault(run.stack or run.folder, []).append(run)
+    parts = max(1, jobs // max(1, len(groups)))
+    found: list[tuple[PlannedRun, ...]] = []
+    for group in groups.values():
+        size = -(-len(group) // parts)
+        found += [tuple(group[i : i + size]) for i in range(0, len(group), size)]
+    return found
+
+
+def _has_ended(run: PlannedRun) -> bool:
+    """Return whether a run of a stack has left a result: a summary, or why it is not finite."""
+    return (run.folder / "summary.json").is_file() or (run.folder / OUTPUT).is_file()
+
+
+def _code(run: PlannedRun) -> int:
+    """Return the exit code that a run of a stack would have alone."""
+    return 0 if (run.folder / "summary.json").is_file() else 1
 
 
 def _outcome(run: PlannedRun, code: int | None, seconds: float) -> Outcome:
@@ -142,14 +176,21 @@ def _outcome(run: PlannedRun, code: int | None, seconds: float) -> Outcome:
     return outcome
 
 
-def _run(run: PlannedRun, ranks: int) -> None:
-    """Execute `fedsys` or, with several ranks, its launcher, in the process of a run."""
+def _run(job: Sequence[PlannedRun], ranks: int) -> None:
+    """Execute `fedsys`, with several ranks its launcher, or a stack, in a process of its own."""
     tune_process()
     os.setsid()  # Ctrl-C reaches only the pool, which then terminates its runs
     Thread(target=_terminate_with_pool, daemon=True).start()
-    output = os.open(run.folder / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    run = job[0]
+    name = OUTPUT if len(job) == 1 else _STACK_OUTPUT
+    output = os.open(run.folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     for stream in (1, 2):
         os.dup2(output, stream)
+    if len(job) > 1:
+        from fedsys.reproduce.stacked_job import run_stack
+
+        run_stack(job, OUTPUT)
+        return
     arguments = [*run.arguments, "hydra.mode=RUN", f"run.dir={_quoted(run.folder)}"]
     if ranks > 1:
         from fedsys import launch

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedsys.cli.hydra_errors import as_fedsys_error
 from fedsys.core.errors import InputError
+from fedsys.reproduce.composition import Composer
 from fedsys.reproduce.entries import SCALES, Entry, Part
+from fedsys.reproduce.stacks import stack_key
 from fedsys.training import config
 from fedsys.training.file_names import slug
 from fedsys.training.redaction import redacted
@@ -37,6 +39,8 @@ class PlannedRun:
     """Arguments of `fedsys`, without the run directory."""
     label: str = ""
     """Text that distinguishes the run from the others of the entry."""
+    stack: str = ""
+    """What the runs that can be stepped together with this one have in common; "" for none."""
 
 
 def scale_of(overrides: Sequence[str]) -> str:
@@ -50,24 +54,26 @@ def scale_of(overrides: Sequence[str]) -> str:
 
 def count_runs(entry: Entry, overrides: Sequence[str]) -> int:
     """Return the number of runs of an entry."""
-    with _hydra():
+    with hydra_context():
         return sum(len(_choices(entry, part, overrides)) for part in entry.parts)
 
 
 def planned_runs(entry: Entry, overrides: Sequence[str], root: Path) -> list[PlannedRun]:
     """Return the runs of an entry, with folders below `root`."""
     runs = []
-    fingerprints: dict[tuple[str, ...], str] = {}
-    with _hydra() as compose:
+    keys: dict[tuple[str, ...], tuple[str, str]] = {}
+    with hydra_context() as compose:
         for part in entry.parts:
             for choice in _choices(entry, part, overrides):
                 arguments = (f"experiment={part.experiment}", *(f"{k}={v}" for k, v in choice))
                 unseeded = tuple(a for a in arguments if not a.startswith("seed="))
-                if unseeded not in fingerprints:
-                    fingerprints[unseeded] = _fingerprint(compose(unseeded))
+                if unseeded not in keys:
+                    settings = compose(unseeded)
+                    keys[unseeded] = _fingerprint(settings), stack_key(settings)
+                fingerprint, stack = keys[unseeded]
                 tags = {k: redacted(v, k.rpartition(".")[2]) for k, v in choice if k != "scale"}
-                folder = root / f"{slug('_'.join(tags.values()))}-{fingerprints[unseeded]}"
-                runs.append(PlannedRun(folder, part.title, tags, arguments))
+                folder = root / f"{slug('_'.join(tags.values()))}-{fingerprint}"
+                runs.append(PlannedRun(folder, part.title, tags, arguments, stack=stack))
     if not runs:
         raise InputError(
             "the overrides leave no run: the entry has none of the methods that algorithm= names, "
@@ -138,17 +144,19 @@ def _values(override: Override) -> list[str]:
 
 
 @contextmanager
-def _hydra() -> Iterator[Any]:
+def hydra_context() -> Iterator[Any]:
     """Initialise Hydra with conf/; yield a function from overrides to resolved settings."""
-    from hydra import compose, initialize_config_dir
+    from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    composer = Composer()
+
     def resolved(overrides: Sequence[str]) -> Any:
         try:
-            return OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
+            return OmegaConf.to_container(composer.settings(overrides), resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             raise as_fedsys_error(error) from error
 

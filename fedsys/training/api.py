@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from fedsys.communication import AdaptiveMatrix, Communicator, SkipCoin
+from fedsys.communication.coins import GivenCoins
+from fedsys.communication.skip_coin import use_coins
 from fedsys.core.algorithm import Algorithm
 from fedsys.core.errors import InputError
 from fedsys.core.fields import check_types, type_hints
@@ -20,6 +22,8 @@ from fedsys.core.site import Site
 from fedsys.distributed.parent import end_with_launcher
 from fedsys.distributed.world import World, choose_backend, choose_device, set_threads
 from fedsys.problems.custom.function_oracle import FunctionOracle
+from fedsys.problems.stepping import GivenDraws, SteppingOracle
+from fedsys.training.observer import Observer, OnStep
 from fedsys.training.plan import Plan
 from fedsys.training.result import Record, Result
 from fedsys.training.runner import Runner
@@ -42,6 +46,10 @@ def run(
     communicator: Communicator | None = None,
     evaluate_every: int = 1,
     on_record: Callable[[Record], None] = lambda record: None,
+    on_step: OnStep | None = None,
+    trajectory: bool | Collection[int] = False,
+    coins: GivenCoins | None = None,
+    draws: GivenDraws | None = None,
 ) -> Result:
     """Run an algorithm on a problem and return the final state and the records.
 
@@ -57,6 +65,16 @@ def run(
         communicator: how clients communicate; by default the one that the algorithm needs.
         evaluate_every: the number of rounds between two records.
         on_record: called with every record when it is measured.
+        on_step: called after every step with the number of steps so far and the state of the
+            clients hosted here.
+        trajectory: True, or the numbers of steps whose states `Result.trajectory` has, with the
+            rows of all clients; 0 is the initial state.
+        coins: the shared coins in place of random ones: one for each step, a function of the step,
+            or for several coins lists by name or a function of (step, name); the coin that decides
+            on communication is called "sync". On several ranks they must agree.
+        draws: the samples in place of random ones: a function of (client, step, k), which returns
+            the index of a sample, or the indices of a batch; k counts the draws of a step, and
+            those before the first step from 2**20. For finite sums: games and `samples=`.
     """
     plan = Plan(steps, rounds, evaluate_every)
     world = World.from_environment()
@@ -66,11 +84,12 @@ def run(
     try:
         runner = Runner(problem, algorithm, communicator, world, site, plan, on_record=on_record)
         runner.on_warning = lambda line: warnings.warn(line, RuntimeWarning, stacklevel=2)
+        runner.observer = Observer(on_step, trajectory)
+        _use_coins(coins, algorithm, communicator)
         runner.prepare()
-        result = runner.run()
-        if isinstance(runner.oracle, FunctionOracle):
-            return replace(result, variables=runner.oracle.assembled(result.variables))
-        return result
+        if draws is not None:
+            _use_draws(draws, problem, runner.oracle)
+        return _in_given_forms(runner.run(), runner.oracle)
     finally:
         world.disconnect()
 
@@ -78,6 +97,41 @@ def run(
 def default_communicator(algorithm: Algorithm[Any, Any]) -> Communicator:
     """Return a communicator that offers what the algorithm needs: coins or a server."""
     return SkipCoin() if isinstance(algorithm.schedule, Coins) else AdaptiveMatrix()
+
+
+def _in_given_forms(result: Result, oracle: Oracle) -> Result:
+    """Return the variables of a problem from functions in the forms in which they were given."""
+    if not isinstance(oracle, FunctionOracle):
+        return result
+    return replace(result, variables=oracle.assembled(result.variables))
+
+
+def _use_coins(
+    coins: GivenCoins | None, algorithm: Algorithm[Any, Any], communicator: Communicator
+) -> None:
+    """Give the communicator the user's coins; refuse an algorithm that flips none."""
+    if coins is None and not isinstance(communicator, SkipCoin):
+        return
+    if coins is not None and not isinstance(algorithm.schedule, Coins):
+        raise InputError(
+            f"coins= is for algorithms that flip shared coins, and {type(algorithm).__name__} "
+            "communicates after a fixed number of steps; use it with ProxSkip or ProxSkipLSVRGDA"
+        )
+    if not isinstance(communicator, SkipCoin):
+        raise InputError(
+            f"coins= needs communicator=SkipCoin(), got {type(communicator).__name__}; leave it out"
+        )
+    use_coins(communicator, coins)
+
+
+def _use_draws(draws: GivenDraws, problem: object, oracle: Oracle) -> None:
+    """Give the oracle the user's draws; refuse a problem that has no numbered samples."""
+    if not isinstance(oracle, SteppingOracle):
+        raise InputError(
+            f"draws= needs an oracle derived from SteppingOracle, and that of "
+            f"{type(problem).__name__} is not; draw the samples in the oracle itself"
+        )
+    oracle.use_draws(draws)
 
 
 def make_site(world: World, clients: int | None, seed: int, dtype: str, device: str) -> Site:

@@ -44,6 +44,10 @@ class Snapshot:
     """Every setting that can change a result, by its dotted name (compared_settings.py)."""
     pending: Mapping[str, float] = field(default_factory=dict)
     """The record of this step without its metrics, if the run stopped during its evaluation."""
+    calls: int = 0
+    """The calls of a client's operators and gradients at a draw so far."""
+    passes: int = 0
+    """Those on all data."""
 
 
 class DamagedCheckpointError(Exception):
@@ -167,7 +171,12 @@ def parse_snapshot(content: dict[str, Any], size: int = 2**40) -> Snapshot:
         isinstance(one, dict) for one in (traffic, memory, snapshot.settings, snapshot.pending)
     ):
         raise TypeError
-    counts = [snapshot.step, *(v for n, v in traffic.items() if n not in _SECONDS)]
+    counts = [
+        snapshot.step,
+        snapshot.calls,
+        snapshot.passes,
+        *(v for n, v in traffic.items() if n not in _SECONDS),
+    ]
     seconds = [snapshot.seconds, *(v for n, v in traffic.items() if n in _SECONDS)]
     good = (
         {*traffic} <= _COUNTS

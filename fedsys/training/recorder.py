@@ -14,6 +14,7 @@ from fedsys.core.errors import FedsysError, NonFiniteError
 from fedsys.training.clock import TrainingClock
 from fedsys.training.evaluation import Evaluation
 from fedsys.training.non_finite import NonFiniteLocator
+from fedsys.training.oracle_calls import OracleCalls
 from fedsys.training.points import Points
 from fedsys.training.result import Record
 
@@ -32,6 +33,8 @@ class Recorder:
         records: the records so far; new ones are appended.
         warnings: the warnings so far; new ones are appended.
         guarantee: what a theorem bounds in every record of this run, or None.
+        calls: the operators and gradients that a client has evaluated; None if the oracle does not
+            count them.
         pending: a record without its metrics, if all ranks abandoned its evaluation. The
             checkpoint stores it, because it cannot be computed from the state.
     """
@@ -45,6 +48,7 @@ class Recorder:
     records: list[Record]
     warnings: list[str]
     guarantee: Guarantee | None = None
+    calls: OracleCalls | None = None
     pending: Record = field(default_factory=dict)
 
     def begin(self, state: State, step: int) -> None:
@@ -52,12 +56,13 @@ class Recorder:
         self._last_recorded = (step, state)
 
     def stamp(self, step: int) -> Record:
-        """Return the first columns of a record: the step, the round and the traffic so far."""
+        """Return the first columns of a record: step, round, traffic and calls of the oracle."""
         communicator = self.points.communicator
         traffic = communicator.traffic.as_dict()
         if communicator.aggregation.on_nonfinite == "stop":
             del traffic["dropped"]
-        return {"step": step, "round": traffic.pop("rounds"), **traffic}
+        calls = {} if self.calls is None else {"oracle_calls": self.calls.total}
+        return {"step": step, "round": traffic.pop("rounds"), **traffic, **calls}
 
     def record(self, stamp: Record, state: State, entering: State | None) -> bool:
         """Evaluate `state` and pass its record on.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
 
 from fedsys.core.algorithm import Algorithm, State
 from fedsys.core.constants import Theory
@@ -35,3 +38,22 @@ class Result:
     """The final report of a problem that has one."""
     warnings: list[str] = field(default_factory=list)
     """The warnings of the evaluations."""
+    trajectory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    """The states of all clients [M, ...] by name, by the number of steps; see `fedsys.run`."""
+
+    def for_autograd(self) -> Self:
+        """Return the same with copies of all tensors, made outside of inference mode.
+
+        Autograd cannot use tensors that were created in inference mode.
+        """
+        with torch.inference_mode(False):
+            return replace(
+                self,
+                state=type(self.state)(**_copies(self.state.tensors())),
+                variables=_copies(self.variables),
+                trajectory={step: _copies(state) for step, state in self.trajectory.items()},
+            )
+
+
+def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}

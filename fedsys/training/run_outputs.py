@@ -9,13 +9,12 @@ from fedsys.core.metrics import Record
 from fedsys.training.console import Display, show_finished
 from fedsys.training.loggers import BackgroundLogger
 from fedsys.training.partition_files import client_split_of, plot_client_split, save_client_split
-from fedsys.training.redaction import redacted
 from fedsys.training.result import Result
 from fedsys.training.run_directory import RunDirectory
 from fedsys.training.run_options import chosen_options
 from fedsys.training.runner import Runner
 from fedsys.training.start import seconds_since_start, title
-from fedsys.training.summary import best, numbers, theory
+from fedsys.training.summary import summary_of
 
 
 class RunOutputs:
@@ -110,19 +109,7 @@ class RunOutputs:
         self, result: Result, waited: list[float], dropped: Counter[int]
     ) -> dict[str, Any]:
         placement = self._runner.site.placement
-        return {
-            "choices": chosen_options(),
-            "clients": placement.clients,
-            "ranks": placement.ranks,
-            "final": result.records[-1],
-            "best": best(result.records),
-            "hyperparameters": redacted(numbers(result.algorithm)),
-            "theory": theory(result),
-            "startup_seconds": self._startup,
-            "seconds_waited_by_rank": waited,
-            "dropped_by_client": dict(sorted(dropped.items())),
-            "warnings": result.warnings,
-        }
+        return summary_of(result, placement, chosen_options(), self._startup, waited, dropped)
 
     def _title(self) -> str:
         site = self._runner.site

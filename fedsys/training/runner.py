@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,25 +12,27 @@ from torch import Tensor
 
 from fedsys.algorithms.averaged import averaged
 from fedsys.communication import Communicator
-from fedsys.communication.values import boolean
 from fedsys.core.algorithm import Algorithm, Measuring, State, guarantee_of
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.constants import Theory
-from fedsys.core.errors import InputError, InterruptedRunError, NonFiniteError
+from fedsys.core.errors import InterruptedRunError, NonFiniteError
 from fedsys.core.oracles import Oracle, Problem, Reporting, Stateful
 from fedsys.core.rounds import Every
 from fedsys.core.site import Site
-from fedsys.core.traffic import Traffic
 from fedsys.distributed.world import World
-from fedsys.training.checkpoint import Checkpoints, Snapshot
+from fedsys.training.autograd_mode import stepping
+from fedsys.training.checkpoint import Checkpoints
 from fedsys.training.clock import TrainingClock
 from fedsys.training.evaluation import Evaluation
-from fedsys.training.non_finite import NonFiniteLocator, is_finite
+from fedsys.training.non_finite import NonFiniteLocator
+from fedsys.training.observer import Observer
+from fedsys.training.oracle_calls import OracleCalls
 from fedsys.training.plan import Plan
 from fedsys.training.points import Points
 from fedsys.training.recorder import Recorder
 from fedsys.training.requirements import check_requirements, theory_of
 from fedsys.training.result import Record, Result
+from fedsys.training.saving import Saving
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Runner:
         records: the records of the run; a resumed run starts with the earlier ones.
         theory: the constants that hyperparameters were computed from, after `prepare`.
         warnings: the warnings of the run.
+        observer: what a user sees of every step.
+        clock: measures the training time; runs that are stepped together share it.
     """
 
     problem: Problem[Oracle]
@@ -72,6 +75,8 @@ class Runner:
     records: list[Record] = field(default_factory=list)
     theory: Theory | None = None
     warnings: list[str] = field(default_factory=list)
+    observer: Observer = field(default_factory=Observer)
+    clock: TrainingClock = field(default_factory=TrainingClock)
 
     def prepare(self) -> None:
         """Create the oracle, and refuse a problem that the algorithm cannot solve."""
@@ -97,33 +102,50 @@ class Runner:
     @np.errstate(all="ignore")  # the next record finds and reports non-finite values
     def run(self) -> Result:
         """Run all iterations after `prepare`, from the newest checkpoint if there is one."""
-        self._points = Points(self._method, self._oracle, self.communicator)
-        self._evaluation = Evaluation(self._oracle, self.communicator, self.is_asked_to_stop)
-        self._clock = TrainingClock()
-        self._recorder = self._make_recorder()
         with stepping(self._oracle):
-            state, step = self._first_state()
-            self.on_first_step(step, not self._recorder.pending)
+            state, step = self.start()
             try:
                 state, step = self._iterate(state, step)
             except (InterruptedRunError, NonFiniteError):
                 self._finish_writing()
                 raise
-            self._finish_writing()
-            z = self._points.shared(self.algorithm.solution(state), step)
-            variables = self._named(self._points.of_all_clients(z, step))
-            try:
-                report = self._evaluation.report(z)
-            except CancelledError:
-                raise InterruptedRunError("stopped after the last round, in its report") from None
+            return self.finish(state, step)
+
+    def start(self) -> tuple[State, int]:
+        """Return the state that the run starts from, and its step; open the records."""
+        self._points = Points(self._method, self._oracle, self.communicator)
+        self._evaluation = Evaluation(self._oracle, self.communicator, self.is_asked_to_stop)
+        self._calls = OracleCalls()
+        self._recorder = self._make_recorder()
+        state, step = self._first_state()
+        self.on_first_step(step, not self._recorder.pending)
+        self._begin(state, step)
+        return state, step
+
+    def finish(self, state: State, step: int) -> Result:
+        """Return the result of a run that ended in `state` after `step` steps."""
+        self._finish_writing()
+        z = self._points.shared(self.algorithm.solution(state), step)
+        variables = self._named(self._points.of_all_clients(z, step))
+        try:
+            report = self._evaluation.report(z)
+        except CancelledError:
+            raise InterruptedRunError("stopped after the last round, in its report") from None
         for line in (report or {}).get("warnings", ()):
             self._recorder.warn(line)
-        if not self._oracle.uses_autograd:
-            # Autograd cannot use tensors that were created in inference mode; copies are normal.
-            state = type(state)(**{name: rows.clone() for name, rows in state.tensors().items()})
-            variables = {name: value.clone() for name, value in variables.items()}
-        return Result(
-            state, self.records, variables, self.algorithm, self.theory, report, self.warnings
+        given = self.algorithm, self.theory, report, self.warnings, self.observer.states
+        result = Result(state, self.records, variables, *given)
+        return result if self._oracle.uses_autograd else result.for_autograd()
+
+    def _saving(self, checkpoints: Checkpoints) -> Saving:
+        return Saving(
+            checkpoints,
+            self.communicator,
+            self.world,
+            self.site,
+            self._oracle,
+            self.clock,
+            self._calls,
         )
 
     def _make_oracle(self) -> Oracle:
@@ -137,12 +159,13 @@ class Runner:
             self._points,
             self._evaluation,
             locator,
-            self._clock,
+            self.clock,
             self.on_record,
             self.on_warning,
             self.records,
             self.warnings,
             guarantee_of(self.algorithm, self.theory),
+            self._calls if hasattr(self._oracle, "calls") else None,
         )
 
     @torch.no_grad()
@@ -179,58 +202,76 @@ class Runner:
             self._oracle.synchronised_buffers,
         )
         # Also for a checkpoint: its state has the fields and shapes of an initial one.
-        state: State = self._method.init(self._oracle.initial(), self.communicator.initial())
+        oracle = self._oracle.initial()
+        state: State = self._method.init(oracle, self.communicator.initial())
+        self.count(oracle)
+        if self.algorithm.needs_full_operator:
+            self._calls.measure_passes(self._oracle, self.communicator)
         if snapshot is not None and self.checkpoints is not None:
-            state = self._load(self.checkpoints, snapshot, state)
+            state = self._saving(self.checkpoints).load(snapshot, state)
+            self._recorder.pending = dict(snapshot.pending)
         return state, step
-
-    def _load(self, checkpoints: Checkpoints, snapshot: Snapshot, initial: State) -> State:
-        fields, hosted = initial.tensors(), len(self.site.hosted)
-        like = next(iter(fields.values()))
-        memory = {name: like.new_empty(hosted, n) for name, n in snapshot.memory.items()}
-        if fields.keys() & memory.keys():
-            raise InputError("the checkpoint names a variable twice; give another run.name")
-        wanted = {**fields, **memory}
-        rows = checkpoints.load(snapshot, wanted, self._oracle.synchronised_buffers, self.site)
-        self.communicator.load_state({name: rows[name] for name in memory})
-        self.communicator.traffic = Traffic(**snapshot.traffic)
-        self._clock.seconds = snapshot.seconds
-        self._recorder.pending = dict(snapshot.pending)
-        return type(initial)(**{name: rows[name] for name in fields})
 
     def _iterate(self, state: State, step: int) -> tuple[State, int]:
-        communicator, plan, recorder = self.communicator, self.plan, self._recorder
-        rounds = communicator.traffic.rounds
-        recorder.begin(state, step)
-        start = recorder.stamp(0) if step == 0 else None
-        self._clock.start()
-        self._complete_records(state, step, rounds)
-        if start is not None and self._oracle.synchronised_buffers is not None:
-            # The first step changes BatchNorm's statistics in place.
-            self._record_start(start, state)
-            start = None
-        while not plan.is_over(step, rounds):
+        communicator, method, oracle = self.communicator, self._method, self._oracle
+        count, after = self.count, self.after
+        while not self.is_over:
             sync = communicator.at(step)
-            entering = state
-            state = self._method.step(state, self._oracle.at(step), sync)
-            step, rounds = step + 1, communicator.traffic.rounds
-            over = plan.is_over(step, rounds)
-            if start is not None:
-                # The start is evaluated after the first step: importing the library of the metrics
-                # takes seconds, and an error in the first step is reported before that.
-                self._record_start(start, entering)
-                start = None
-            abandoned = False
-            if over or (sync and rounds % plan.evaluate_every == 0):
-                abandoned = not recorder.record(recorder.stamp(step), state, entering)
-            stops = abandoned or (bool(sync) and not over and self.stops_after(rounds))
-            due = over or stops or (sync and self.checkpoints and self.checkpoints.is_due(rounds))
-            if self.checkpoints and due:
-                self._save(self.checkpoints, state, step)
-            if stops:
-                where = "in the evaluation after" if abandoned else "after"
-                raise InterruptedRunError(f"stopped {where} round {rounds}, step {step}")
+            entering, at_step = state, oracle.at(step)
+            state = method.step(state, at_step, sync)
+            count(at_step)
+            step += 1
+            after(step, state, entering, bool(sync))
         return state, step
+
+    def _begin(self, state: State, step: int) -> None:
+        """Complete the records of the state that the run starts from, and start the clock."""
+        recorder, rounds = self._recorder, self.communicator.traffic.rounds
+        self.is_over = self.plan.is_over(step, rounds)
+        recorder.begin(state, step)
+        self._start = recorder.stamp(0) if step == 0 else None
+        self.clock.start()
+        self._complete_records(state, step, rounds)
+        if self._start is not None and self._oracle.synchronised_buffers is not None:
+            # The first step changes BatchNorm's statistics in place.
+            self._record_start(state)
+        if not self.observer.is_idle:
+            self.observer.see(step, state, self.communicator)
+
+    def after(self, step: int, state: State, entering: State, communicated: bool) -> None:
+        """Record, save and pass on the state after `step` steps, where that is due.
+
+        Args:
+            step: the number of steps so far.
+            state: the state after them.
+            entering: the state before the last of them.
+            communicated: whether that was a communication step.
+        """
+        plan, rounds = self.plan, self.communicator.traffic.rounds
+        self.is_over = over = plan.is_over(step, rounds)
+        if self._start is not None:
+            # The start is evaluated after the first step: importing the library of the metrics
+            # takes seconds, and an error in the first step is reported before that.
+            self._record_start(entering)
+        if not self.observer.is_idle:
+            self.observer.see(step, state, self.communicator)
+        if not (communicated or over):
+            return
+        recorder, abandoned = self._recorder, False
+        if over or rounds % plan.evaluate_every == 0:
+            abandoned = not recorder.record(recorder.stamp(step), state, entering)
+        stops = abandoned or (communicated and not over and self.stops_after(rounds))
+        due = over or stops or (self.checkpoints and self.checkpoints.is_due(rounds))
+        if self.checkpoints and due:
+            self._saving(self.checkpoints).save(state, step, recorder)
+        if stops:
+            where = "in the evaluation after" if abandoned else "after"
+            raise InterruptedRunError(f"stopped {where} round {rounds}, step {step}")
+
+    def count(self, oracle: Any) -> None:
+        """Add the calls of the oracle of one step, if it counts them."""
+        if self._recorder.calls is not None:
+            self._calls.add(oracle)
 
     def _complete_records(self, state: State, step: int, rounds: int) -> None:
         """Add the record of the step that a run resumes from, if that step has none yet."""
@@ -242,25 +283,11 @@ class Runner:
             # its records are lost.
             self._recorder.record(self._recorder.stamp(step), state, None)
 
-    def _record_start(self, stamp: Record, state: State) -> None:
+    def _record_start(self, state: State) -> None:
+        assert self._start is not None
+        stamp, self._start = self._start, None
         if not self._recorder.record(stamp, state, state):
             raise InterruptedRunError("stopped before the first round")
-
-    def _save(self, checkpoints: Checkpoints, state: State, step: int) -> None:
-        with self._clock.paused():
-            stops = self.communicator.aggregation.on_nonfinite == "stop"
-            broken = stops and not is_finite(state)
-            if any(self.world.transport.all_gather_values(broken, boolean)):
-                # A non-finite state must not replace the checkpoints before it.
-                raise self._recorder.non_finite_error(step)
-            memory = self.communicator.memory
-            lengths = {name: rows.shape[1] for name, rows in memory.items()}
-            traffic = self.communicator.traffic.as_dict()
-            snapshot = Snapshot(
-                step, self._clock.seconds, traffic, lengths, pending=self._recorder.pending
-            )
-            fields = {**state.tensors(), **memory}
-            checkpoints.save(snapshot, fields, self._oracle.synchronised_buffers, self.site)
 
     def _finish_writing(self) -> None:
         if self.checkpoints is not None:
@@ -271,8 +298,3 @@ class Runner:
         if isinstance(self._oracle, Stateful):
             return self._oracle.trained(z, self.communicator.unmetered())
         return self._oracle.named(z)
-
-
-def stepping(oracle: Oracle) -> AbstractContextManager[None]:
-    """Return the cheapest autograd mode of torch that the oracle works in, for the steps."""
-    return torch.no_grad() if oracle.uses_autograd else torch.inference_mode()

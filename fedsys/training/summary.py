@@ -3,13 +3,49 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fedsys.communication import Communicator
 from fedsys.communication.values import dict_of, integer, list_of, real
 from fedsys.core.metrics import Record, metric, metrics_of
+from fedsys.core.placement import Placement
+from fedsys.training.redaction import redacted
 from fedsys.training.result import Result
+
+
+def summary_of(
+    result: Result,
+    placement: Placement,
+    choices: Mapping[str, str],
+    startup: float,
+    waited: list[float],
+    dropped: Counter[int],
+) -> dict[str, Any]:
+    """Return the content of summary.json.
+
+    Args:
+        result: what the run returned.
+        placement: the clients and the ranks.
+        choices: the chosen option of each configuration group.
+        startup: the seconds before the first step.
+        waited: the seconds that each rank waited for the others.
+        dropped: how often each client was dropped because of a non-finite value.
+    """
+    return {
+        "choices": dict(choices),
+        "clients": placement.clients,
+        "ranks": placement.ranks,
+        "final": result.records[-1],
+        "best": best(result.records),
+        "hyperparameters": redacted(numbers(result.algorithm)),
+        "theory": theory(result),
+        "startup_seconds": startup,
+        "seconds_waited_by_rank": waited,
+        "dropped_by_client": dict(sorted(dropped.items())),
+        "warnings": result.warnings,
+    }
 
 
 def numbers(algorithm: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import fedsys
-from fedsys.core import oracles
+from fedsys.core import algorithm, optional_oracles, oracles
 
 PACKAGE = Path(fedsys.__file__).parent
 METHODS, FUNCTION_LINES, FILE_LINES = 12, 60, 300
@@ -51,7 +51,7 @@ def classes() -> Iterator[type]:
 def public_methods(kind: type) -> set[str]:
     """The public methods and properties that a class has or inherits inside the package.
 
-    The oracle of a game satisfies several protocols of fedsys.core.oracles at once. What a protocol
+    The oracle of a game satisfies several protocols of fedsys.core at once. What a protocol
     declares counts for the protocol and not again for every class that satisfies it.
     """
     found = {
@@ -66,8 +66,9 @@ def public_methods(kind: type) -> set[str]:
 
 @cache
 def _declared_by_oracles() -> frozenset[str]:
-    protocols = filter(_is_protocol, vars(oracles).values())
-    return frozenset().union(*map(public_methods, protocols))
+    modules = (oracles, optional_oracles, algorithm)
+    values = [value for module in modules for value in vars(module).values()]
+    return frozenset().union(*map(public_methods, filter(_is_protocol, values)))
 
 
 def _is_protocol(value: object) -> bool:

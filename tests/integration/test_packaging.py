@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
@@ -115,3 +116,13 @@ def test_the_console_script_finds_the_configuration_too(environment: Path, tmp_p
     assert done.returncode == 2
     assert "local_sgda" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_image_is_built_from_every_folder_that_the_wheel_includes() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    included = {*wheel["packages"], *wheel["force-include"]}
+    stage = (REPOSITORY / "docker" / "Dockerfile").read_text().split("FROM scratch AS sources")[1]
+    lines = stage.split("FROM ")[0].splitlines()
+    copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
+    assert {path.split("/")[0] for path in included} <= copied

@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.core.algorithm import State
+from fedsys.core.arithmetic import add_scaled
 from fedsys.core.oracles import Minimax
 from fedsys.core.periodic import PeriodicAlgorithm
 from fedsys.core.schedules import Rate, at
@@ -60,5 +61,5 @@ class MinimaxAlgorithm(PeriodicAlgorithm[Minimax, AnyMinimaxState]):
         """Move x along -dx and y along dy, by `scale` times the step sizes of this iteration."""
         lr_x = scale * at(self.lr_x, oracle.step)
         lr_y = scale * at(self.lr_y, oracle.step)
-        x, y = x.sub(dx, alpha=lr_x), y.add(dy, alpha=lr_y)  # in one pass over memory
+        x, y = add_scaled(x, dx, -lr_x), add_scaled(y, dy, lr_y)
         return oracle.prox_x(x, lr_x), oracle.prox_y(y, lr_y)

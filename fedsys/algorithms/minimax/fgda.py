@@ -16,6 +16,7 @@ from typing_extensions import override
 from fedsys.algorithms.minimax.adaptive import Adam, BoundedRule, DiagonalRule
 from fedsys.algorithms.minimax.base import MinimaxAlgorithm, MinimaxState
 from fedsys.core.algorithm import fill_in
+from fedsys.core.arithmetic import add_scaled
 from fedsys.core.constants import Constants, Theory
 from fedsys.core.errors import InputError
 from fedsys.core.oracles import Minimax
@@ -80,8 +81,8 @@ class _VarianceReduced(MinimaxAlgorithm[AnyFGDAState]):
         alpha, beta = at(self.alpha, oracle.step), at(self.beta, oracle.step)
         # In two passes over the vector, not three, and the second in the memory of the first.
         w, v = agreed.w - old_x, agreed.v - old_y
-        torch.add(new_x, w, alpha=1 - beta, out=w)
-        torch.add(new_y, v, alpha=1 - alpha, out=v)
+        add_scaled(new_x, w, 1 - beta, out=w)
+        add_scaled(new_y, v, 1 - alpha, out=v)
         if self.sync_estimator == "average":
             w, v = sync(w, v)
         return w, v
@@ -121,6 +122,7 @@ class FGDA(_VarianceReduced[FGDAState]):
     beta: Rate | FromTheory = 0.5  # type: ignore[assignment]
 
     term_maps: ClassVar[tuple[str, ...]] = ("prox_x", "prox_y")
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr_x", "lr_y", "eta", "alpha", "beta")
 
     @override
     def init(self, oracle: Minimax, sync: Sync) -> FGDAState:

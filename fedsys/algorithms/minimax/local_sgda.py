@@ -39,6 +39,7 @@ class LocalSGDA(MinimaxAlgorithm[MinimaxState]):
 
     full_participation: ClassVar[str | None] = None
     term_maps: ClassVar[tuple[str, ...]] = ("prox_x", "prox_y")
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr_x", "lr_y")
 
     @override
     def init(self, oracle: Minimax, sync: Sync) -> MinimaxState:

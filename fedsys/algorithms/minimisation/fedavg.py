@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
 from fedsys.core.algorithm import State
+from fedsys.core.arithmetic import add_scaled
 from fedsys.core.oracles import Minimisation
 from fedsys.core.periodic import PeriodicAlgorithm
 from fedsys.core.schedules import Rate, at
@@ -38,6 +38,7 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
 
     kind: ClassVar[str] = "minimisation"
     full_participation: ClassVar[str | None] = None
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,7 +52,7 @@ class FedAvg(PeriodicAlgorithm[Minimisation, MinimisationState]):
     def step(self, s: MinimisationState, oracle: Minimisation, sync: Sync) -> MinimisationState:
         g = oracle.grad(s.x, oracle.draw())
         # In one pass over memory, and in place of the gradient, which is used nowhere else.
-        x = torch.sub(s.x, g, alpha=at(self.lr, oracle.step), out=g)
+        x = add_scaled(s.x, g, -at(self.lr, oracle.step), out=g)
         return MinimisationState(sync(x))
 
     @override

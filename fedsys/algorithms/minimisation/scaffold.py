@@ -53,6 +53,7 @@ class Scaffold(StagedAlgorithm[Minimisation, ScaffoldState]):
     option: int = 2
 
     kind: ClassVar[str] = "minimisation"
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr", "lr_server")
     full_participation: ClassVar[str | None] = "control variates of absent clients go stale"
 
     def __post_init__(self) -> None:

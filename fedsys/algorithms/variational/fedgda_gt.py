@@ -49,6 +49,7 @@ class FedGDAGT(VariationalAlgorithm[TrackingState]):
 
     full_participation: ClassVar[str | None] = "control variates of absent clients go stale"
     term_maps: ClassVar[tuple[str, ...]] = ("prox",)
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr",)
 
     @property
     @override

@@ -47,6 +47,7 @@ class LDE(VariationalAlgorithm[DualState], ExtrapolatingAlgorithm[Variational, D
 
     term_maps: ClassVar[tuple[str, ...]] = ("mirror",)
     averages: ClassVar[bool] = True
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr",)
     constant: ClassVar[Mapping[str, str]] = {
         "lr": "the weight of the composite term in h_t is t lr, which assumes a constant step size"
     }

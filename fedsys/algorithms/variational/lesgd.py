@@ -38,6 +38,7 @@ class LESGD(ExtrapolatingPointAlgorithm):
 
     full_participation: ClassVar[str | None] = None
     term_maps: ClassVar[tuple[str, ...]] = ("prox",)
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,6 +35,7 @@ class LocalSEG(ExtrapolatingPointAlgorithm):
 
     full_participation: ClassVar[str | None] = None
     term_maps: ClassVar[tuple[str, ...]] = ("prox",)
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr",)
 
     @override
     def step_and_point(

@@ -33,6 +33,7 @@ class LSGD(PointAlgorithm):
 
     full_participation: ClassVar[str | None] = None
     term_maps: ClassVar[tuple[str, ...]] = ("prox",)
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr",)
 
     @override
     def step(self, s: PointState, oracle: Variational, sync: Sync) -> PointState:

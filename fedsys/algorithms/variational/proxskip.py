@@ -27,6 +27,7 @@ from fedsys.algorithms.variational.estimators import (
 from fedsys.algorithms.variational.lyapunov import Lyapunov
 from fedsys.algorithms.variational.variance_reduced import LSVRG, SAGA
 from fedsys.core.algorithm import Algorithm, fill_in
+from fedsys.core.arithmetic import add_scaled
 from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.rounds import Coins, CommunicationSchedule
@@ -56,6 +57,7 @@ class _CoinFlipping(Algorithm[Variational, ProxSkipState]):
     kind: ClassVar[str] = "variational"
     full_participation: ClassVar[str | None] = "its control variates sum to zero over all of them"
     term_maps: ClassVar[tuple[str, ...]] = ("prox",)
+    stackable: ClassVar[tuple[str, ...] | None] = ("lr", "p")
     constant: ClassVar[Mapping[str, str]] = {
         "lr": "the control variate and its factor p / lr assume a constant step size"
     }
@@ -124,10 +126,11 @@ class _CoinFlipping(Algorithm[Variational, ProxSkipState]):
         lr, p = number(self.lr), number(self.p)
         if self.operator_scale != 1:
             g = self.operator_scale * g
-        x_hat = torch.sub(x, g, alpha=lr).add_(h, alpha=lr)
+        x_hat = add_scaled(x, g, -lr)
+        x_hat = add_scaled(x_hat, h, lr, out=x_hat)
         if not sync:
             return x_hat, h
-        sent = torch.sub(x_hat, h, alpha=lr / p)
+        sent = add_scaled(x_hat, h, -lr / p)
         x_new = oracle.prox(sync(sent), lr / p)
         # h + p/lr (x_new - x_hat), which is p/lr (x_new - sent): in place, and sums to zero better.
         return x_new, (x_new - sent).mul_(p / lr)

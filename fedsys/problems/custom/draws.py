@@ -13,6 +13,7 @@ from fedsys.clients.batches import Batches
 from fedsys.core.errors import require
 from fedsys.core.random import Streams, generator
 from fedsys.core.site import Site
+from fedsys.problems.stepping import GivenDraws, given_picks
 
 Samples = int | Callable[[int], int] | None
 """The number of samples of each client: one number, or a function of the client."""
@@ -45,6 +46,7 @@ class Draws:
         self.counts: list[int] | None = None
         if samples is not None:
             self.counts = [_count(owner, samples, client) for client in site.hosted]
+        self.given: GivenDraws | None = None
         self._streams = Streams(site.seed, "function")
         self._epochs: Batches | None = None
         if sampling == "epochs" and self.finite_sum:
@@ -73,6 +75,9 @@ class Draws:
         """Return the samples of a draw, [C, B]."""
         assert self.counts is not None
         assert self.batch_size is not None
+        if self.given is not None:
+            clients, size = self._site.hosted, self.batch_size
+            return given_picks(self.given, clients, self.counts, step, k, size)
         if self._epochs is not None:
             starts = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
             places = self._epochs.indices(step, k, self.batch_size).numpy()

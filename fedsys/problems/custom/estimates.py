@@ -23,7 +23,8 @@ from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.custom.client_loop import TRIAL, Hosted
 from fedsys.problems.custom.jacobians import Products, jacobian
-from fedsys.problems.games.affine import AffineOracle, affine_gap
+from fedsys.problems.games.affine import AffineOracle
+from fedsys.problems.games.affine_constants import affine_gap
 
 DENSE = 512
 """The largest d whose Jacobians are stored; Lanczos iterations measure larger ones."""

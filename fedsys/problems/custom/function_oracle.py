@@ -20,7 +20,7 @@ from fedsys.problems.custom.draws import labelled
 from fedsys.problems.custom.function_problem import FunctionProblem
 from fedsys.problems.custom.user_function import Returned, UserFunction
 from fedsys.problems.custom.variables import Variable, rows_of
-from fedsys.problems.stepping import SteppingOracle
+from fedsys.problems.stepping import GivenDraws, SteppingOracle
 
 
 class FunctionOracle(SteppingOracle):
@@ -67,6 +67,18 @@ class FunctionOracle(SteppingOracle):
     @override
     def finite_sum(self) -> bool:
         return self._hosted.draws.finite_sum
+
+    @property
+    @override
+    def samples_per_draw(self) -> int | None:
+        draws = self._hosted.draws
+        return draws.batch_size if draws.finite_sum else None
+
+    @override
+    def use_draws(self, draws: GivenDraws) -> None:
+        if not self.finite_sum:
+            super().use_draws(draws)
+        self._hosted.draws.given = draws
 
     def draw(self) -> Draw:
         """Return (step, k) of the next draw."""

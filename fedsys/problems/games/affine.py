@@ -10,11 +10,20 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.core.constants import Constants
+from fedsys.core.errors import InputError
 from fedsys.core.oracles import Draw
 from fedsys.core.random import BlockedDraws
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
+from fedsys.problems.games.affine_constants import (
+    affine_gap,
+    cocoercivity,
+    generalised_largest,
+    spectral_cocoercivity,
+    symmetric_spectrum,
+)
 from fedsys.problems.games.operator_oracle import OperatorOracle
+from fedsys.problems.stepping import GivenDraws, given_picks
 from fedsys.problems.terms import NONE, Term
 from fedsys.system.memory import to_device
 
@@ -55,7 +64,10 @@ class AffineOracle(OperatorOracle):
         self._samples, self.batch_size = self._M.shape[1], batch_size
         self.sizes = [self._samples] * len(games)
         self._picks = BlockedDraws(site.seed, "samples", site.hosted)
+        self._draws: GivenDraws | None = None
         self._radius = radius
+        self._constants: Constants | None = None
+        self._spectrum: tuple[Tensor, Tensor] | None = None
         self._known: dict[str, Tensor | None] = {}
 
     @property
@@ -63,20 +75,36 @@ class AffineOracle(OperatorOracle):
     def finite_sum(self) -> bool:
         return self.batch_size is not None
 
+    @property
+    @override
+    def samples_per_draw(self) -> int | None:
+        return self.batch_size
+
+    @override
+    def use_draws(self, draws: GivenDraws) -> None:
+        if self.batch_size is None:
+            raise InputError(
+                "draws= is for draws of samples, and this problem draws all of them; give it a "
+                "batch_size"
+            )
+        self._draws = draws
+
     @override
     def draw_sample(self, step: int, k: int) -> Draw:
         # Indices of samples [C, B].
         if self.batch_size is None:
             return None
-        picks = self._picks.integers(step, k, self._samples, self.batch_size)
+        if self._draws is None:
+            picks = self._picks.integers(step, k, self._samples, self.batch_size)
+        else:
+            picks = given_picks(self._draws, self.site.hosted, self.sizes, step, k, self.batch_size)
         return to_device(picks, self._M.device)
 
     @override
     def sample_operator(self, z: Tensor, sample: Draw) -> Tensor:
         if sample is None:
             return self.full_operator(z)
-        M, b = (chosen_samples(values, sample).mean(1) for values in (self._M, self._b))
-        return _Affine(M, b)(z)
+        return self._affine(sample)(z)
 
     @override
     def full_operator(self, z: Tensor) -> Tensor:
@@ -91,6 +119,26 @@ class AffineOracle(OperatorOracle):
         """Return F_mj(z_m) for every sample j of `index` [C, B]: [C, B, d]."""
         M, b = (chosen_samples(values, index) for values in (self._M, self._b))
         return (M @ z[:, None, :, None])[..., 0] + b
+
+    @override
+    def operators(self, z: Tensor, xi: Draw = None, full: bool = False) -> Tensor:
+        if not self._is_dense:
+            return super().operators(z, xi, full)
+        sample, noise = (None, None) if full or xi is None else xi
+        F = self._affine(sample).at_many(z)
+        return F if noise is None else F.add_(noise)
+
+    @property
+    def _is_dense(self) -> bool:
+        """Whether the operator is that of the matrices, and not a subclass' own."""
+        own, base = type(self), AffineOracle
+        is_base = own.sample_operator is base.sample_operator
+        return is_base and own.full_operator is base.full_operator and own.operator is base.operator
+
+    def _affine(self, sample: Draw) -> _Affine:
+        if sample is None:
+            return self._mean_operator
+        return _Affine(*(chosen_samples(values, sample).mean(1) for values in (self._M, self._b)))
 
     def mean_game(self, sync: Sync) -> tuple[Tensor, Tensor]:
         """Return (M, b) of the mean operator; only the first call communicates."""
@@ -125,11 +173,16 @@ class AffineOracle(OperatorOracle):
         if self._has_terms:
             return None
         M, b = self.mean_game(sync)
-        return affine_gap(M, b, z[0].double(), self.z0[0].double(), self.radius(sync))
+        if self._spectrum is None:
+            self._spectrum = symmetric_spectrum(M)
+        centre = self.z0[0].double()
+        return affine_gap(M, b, z[0].double(), centre, self.radius(sync), self._spectrum)
 
     @override
     def constants(self, sync: Sync) -> Constants:
         # Exactly, by linear algebra: of each client, then the extremes over all clients.
+        if self._constants is not None:
+            return self._constants
         D = self.radius(sync)
         M, b = self.mean_game(sync)
         z = self.solution(sync)
@@ -141,7 +194,7 @@ class AffineOracle(OperatorOracle):
         minus_mu, minus_mu_y, L, spectral, exact, samples, samples_exact, spread, xi, _ = extremes
         noise = self._scale * self.z0.shape[1] ** 0.5
         sampled = spread if self.batch_size is not None else 0.0
-        return Constants(
+        self._constants = Constants(
             mu=max(0.0, -minus_mu),
             mu_y=max(0.0, -minus_mu_y),
             L=L,
@@ -160,6 +213,7 @@ class AffineOracle(OperatorOracle):
             affine=True,
             monotone=minus_mu <= 1e-12 * L,
         )
+        return self._constants
 
     def _client_constants(
         self, row: int, M: Tensor, b: Tensor, solution: Tensor, D: float
@@ -217,70 +271,11 @@ class _Affine:
         F += b
         return torch.from_numpy(F)
 
-
-def spectral_cocoercivity(J: Tensor) -> float:
-    """Return the largest ell of the Jacobians [n, d, d], where 1/ell = min Re(1/eigenvalue).
-
-    This is how the authors of arXiv:2306.05100 compute ell. Eigenvalues that are zero up to
-    rounding are ignored: they belong to variables that a client does not have.
-    """
-    used = ((J != 0).any(0) | (J != 0).any(0).T).any(0)  # the other variables have eigenvalue 0
-    if not used.any():
-        return 0.0
-    eigenvalues = torch.linalg.eigvals(J[:, used][:, :, used])
-    sizes = eigenvalues.abs()
-    counted = sizes > 1e-12 * sizes.amax(1, keepdim=True)
-    smallest = torch.where(counted, eigenvalues.real / sizes.square(), torch.inf).min()
-    return float(1 / smallest) if smallest > 1e-12 else float("inf")
-
-
-def cocoercivity(J: Tensor) -> float:
-    """Return the exact ell of z -> J z, the smallest with ||J u||^2 <= ell <J u, u>."""
-    return generalised_largest(J.T @ J, (J + J.T) / 2)
-
-
-def generalised_largest(A: Tensor, S: Tensor) -> float:
-    """Return the smallest ell with A <= ell S, for A >= 0.
-
-    It is the largest eigenvalue of S^-1/2 A S^-1/2. It is infinite if S has a negative eigenvalue,
-    or if A does not vanish on the null space of S.
-    """
-    values, vectors = torch.linalg.eigh(S)
-    tolerance = 1e-12 * values[-1].abs().clamp(min=1e-300)
-    null = vectors[:, values.abs() <= tolerance]
-    A_on_null = torch.linalg.matrix_norm(null.T @ A @ null)
-    if values[0] < -tolerance or A_on_null > 1e-12 * torch.linalg.matrix_norm(A):
-        return float("inf")
-    root = (vectors / values.sqrt())[:, values > tolerance]
-    return float(torch.linalg.eigvalsh(root.T @ A @ root)[-1]) if root.numel() else 0.0
-
-
-def affine_gap(M: Tensor, b: Tensor, x: Tensor, centre: Tensor, D: float) -> float:
-    """Return the sup over ||u|| <= D of <M (c + u) + b, x - c - u>, where c is the centre.
-
-    This is a trust-region problem, solved exactly. With F = M c + b and w = x - c the function is
-    <F, w> + <M'w - F, u> - u'S u, S = sym(M) >= 0. Its maximiser is u = (2 S + 2 t I)^-1 g,
-    g = M'w - F, with t >= 0 such that ||u|| <= D.
-    """
-    F, w = M @ centre + b, x - centre
-    g = M.T @ w - F
-    values, vectors = torch.linalg.eigh((M + M.T) / 2)
-    values = values.clamp(min=0)
-    c = vectors.T @ g
-
-    def norm(t: float) -> float:
-        return float((c / (2 * (values + t)).clamp(min=1e-300)).norm())
-
-    t = 0.0
-    if norm(0.0) > D:
-        low, high = 0.0, float(c.norm()) / (2 * D)
-        for _ in range(200):
-            t = (low + high) / 2
-            if t in (low, high):  # there is no floating-point number in between
-                break
-            low, high = (t, high) if norm(t) > D else (low, t)
-        t = high
-    u = c / (2 * (values + t)).clamp(min=1e-300)
-    u = torch.where(c == 0, torch.zeros_like(u), u)
-    # u = x - c gives 0, so a negative value is a rounding error.
-    return max(0.0, float(F @ w + c @ u - (values * u.square()).sum()))
+    def at_many(self, z: Tensor) -> Tensor:
+        """Return M_c z_rc + b_c for the points z [R, C, d] of R runs."""
+        if self._arrays is None:
+            products = torch.baddbmm(self._b[:, None], z.transpose(0, 1), self._M.mT)
+            return products.transpose(0, 1).contiguous()
+        transposed, b = self._arrays
+        F = np.matmul(z.numpy().transpose(1, 0, 2), transposed).transpose(1, 0, 2)
+        return torch.from_numpy(F + b)

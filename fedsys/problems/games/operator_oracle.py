@@ -81,6 +81,14 @@ class OperatorOracle(TwoPlayers, SteppingOracle):
         """Return the gradients in x and y on all data, from F = (gx, -gy)."""
         return self._players(self.full_operator(torch.cat([x, y], dim=1)))
 
+    def operators(self, z: Tensor, xi: Draw = None, full: bool = False) -> Tensor:
+        """Return F_m(z_rm; xi_m) at the points z [R, C, d] of R runs, which share the draw.
+
+        With `full` they are on all data, and there is no draw.
+        """
+        evaluate = self.full_operator if full else lambda rows: self.operator(rows, xi)
+        return torch.stack([evaluate(rows) for rows in z])
+
     def _players(self, F: Tensor) -> tuple[Tensor, Tensor]:
         return F[:, : self._split], -F[:, self._split :]
 

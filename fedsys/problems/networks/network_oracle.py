@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from fedsys.clients.batches import Batch
 from fedsys.clients.client_data import ClientData
@@ -61,6 +62,11 @@ class NetworkOracle(SteppingOracle):
     def min_player(self) -> nn.Module:
         """The module of the min player."""
         return self._players[0].module
+
+    @property
+    @override
+    def samples_per_draw(self) -> int | None:
+        return self.data.batches.batch_size
 
     def draw(self) -> Draw:
         """Return the next batch of each hosted client."""

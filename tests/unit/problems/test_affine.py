@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsys.problems.games.affine import (
+from fedsys.problems.games.affine_constants import (
     affine_gap,
     cocoercivity,
     generalised_largest,

@@ -20,7 +20,7 @@ from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems import QuadraticGame
 from fedsys.problems.custom.estimates import Estimates
-from fedsys.problems.games.affine import affine_gap
+from fedsys.problems.games.affine_constants import affine_gap
 from fedsys.problems.terms import L1, L2, Ball, Box, NuclearNorm, Simplex
 
 CLIENTS, DIM = 4, 6
@@ -179,6 +179,30 @@ def test_an_epoch_has_every_sample_once() -> None:
         bound.grad(bound.x0, bound.draw())
     assert sorted(seen[:6]) == sorted(seen[6:]) == list(range(6))
     assert seen[:6] != seen[6:]
+
+
+def test_given_draws_take_the_place_of_random_ones() -> None:
+    seen = []
+
+    def loss(x: Tensor, client: int, sample: int) -> Tensor:
+        seen.append((client, int(sample)))
+        return x.square().sum()
+
+    problem = fedsys.MinimisationProblem(loss, [1.0], samples=6, vectorize="loop")
+    result = fedsys.run(
+        problem,
+        FedAvg(lr=0.1, local_steps=2),
+        steps=2,
+        draws=lambda client, step, k: (client + step) % 6,
+        on_step=lambda step, state: seen.clear() if step == 0 else None,
+        **SETTINGS,
+    )
+    assert {(3, 3), (3, 4)} <= {*seen}
+    assert result.records[-1]["oracle_calls"] == 2
+    with pytest.raises(
+        InputError, match=r"draws: 1 of the samples 0 to 5 must be given for client 0"
+    ):
+        fedsys.run(problem, FedAvg(lr=0.1), steps=1, draws=lambda client, step, k: 9, **SETTINGS)
 
 
 def test_a_function_of_a_batch_is_the_mean_of_the_function_of_its_samples() -> None:

@@ -376,10 +376,7 @@ def test_an_operator_function_serves_variational_and_minimax_algorithms() -> Non
     assert torch.equal(gx, factors * z[:, :1])
     assert torch.equal(gy, -factors * z[:, 1:])
     assert oracle.z0.dtype == torch.float64
-    assert {name: value.shape for name, value in oracle.named(z[0]).items()} == {
-        "x": (1,),
-        "y": (2,),
-    }
+    assert {name: value.shape for name, value in oracle.named(z[0]).items()} == {"z": (3,)}
 
 
 def test_an_operator_function_reports_its_norm_and_its_own_metrics() -> None:

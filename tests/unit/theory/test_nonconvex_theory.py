@@ -30,10 +30,10 @@ from fedsys.core.sync import Sync
 from fedsys.problems import (
     CompositionalProblem,
     ExactHypergradient,
-    OperatorProblem,
     QuadraticBilevel,
     QuadraticGame,
     SyntheticSaddle,
+    VariationalProblem,
 )
 from fedsys.theory import fedbio, localscgdam
 
@@ -226,6 +226,6 @@ def test_fedbio_descends_with_the_steps_of_its_theorem() -> None:
 
 
 def test_a_problem_without_constants_is_refused_in_one_line() -> None:
-    unknown = OperatorProblem(lambda z, client, rng: z, torch.ones(2))
+    unknown = VariationalProblem(lambda z, client, rng: z, torch.ones(2))
     with pytest.raises(InputError, match="lr_x=theory needs the constants of the problem"):
         fedsys.run(unknown, AdaFGDA(**ALL), rounds=1)

@@ -38,7 +38,7 @@ from fedsys.core.rounds import Every
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.core.traffic import Traffic
-from fedsys.problems import BilinearGame, CompositeSaddle, OperatorProblem, QuadraticGame
+from fedsys.problems import BilinearGame, CompositeSaddle, QuadraticGame, VariationalProblem
 from fedsys.problems.games.affine import AffineOracle
 from fedsys.problems.terms import L1, Box
 from fedsys.theory import proxskip
@@ -400,8 +400,8 @@ def test_saga_is_refused_in_one_line_where_samples_are_not_drawn() -> None:
     saga = ProxSkip(lr=0.1, p=0.5, estimator="saga")
     with pytest.raises(InputError, match=r"draws of single samples, but QuadraticGame draws all"):
         fedsys.run(QuadraticGame(dim=2, samples=3), saga, rounds=1)
-    noisy = OperatorProblem(lambda z, client, rng: z + torch.randn(2), torch.zeros(2))
-    with pytest.raises(InputError, match="operators of single samples, which OperatorProblem"):
+    noisy = VariationalProblem(lambda z, client, rng: z + torch.randn(2), torch.zeros(2))
+    with pytest.raises(InputError, match="operators of single samples, which VariationalProblem"):
         fedsys.run(noisy, saga, rounds=1)
 
 
