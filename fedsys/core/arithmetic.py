@@ -19,4 +19,8 @@ def add_scaled(
     """
     if isinstance(scale, Tensor):
         return torch.addcmul(x, direction, scale, out=out)
+    if out is None:
+        return torch.add(x, direction, alpha=scale)
+    if out is x:
+        return x.add_(direction, alpha=scale)
     return torch.add(x, direction, alpha=scale, out=out)

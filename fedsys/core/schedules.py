@@ -247,6 +247,8 @@ def at(rate: Rate | FromTheory, step: int) -> float:
 
 def number(value: float | Schedule | FromTheory) -> float:
     """Return a hyperparameter that is a number by now: theory has been replaced by `tuned`."""
+    if type(value) is float:  # the usual case, in every step
+        return value
     if isinstance(value, FromTheory):
         raise InputError("a step size is still left to theory; call tuned() before the first step")
     assert not isinstance(value, Schedule), "refused when the algorithm was built"

@@ -65,6 +65,9 @@ class AffineOracle(OperatorOracle):
         self.sizes = [self._samples] * len(games)
         self._picks = BlockedDraws(site.seed, "samples", site.hosted)
         self._draws: GivenDraws | None = None
+        # Whether the operator is that of the matrices, and not a subclass' own.
+        own, inherited = type(self), ("sample_operator", "full_operator", "operator")
+        self._is_dense = all(getattr(own, n) is getattr(AffineOracle, n) for n in inherited)
         self._radius = radius
         self._constants: Constants | None = None
         self._spectrum: tuple[Tensor, Tensor] | None = None
@@ -101,6 +104,12 @@ class AffineOracle(OperatorOracle):
         return to_device(picks, self._M.device)
 
     @override
+    def operator(self, z: Tensor, xi: Draw) -> Tensor:
+        if xi is None and self._is_dense:
+            return self._mean_operator(z)
+        return super().operator(z, xi)
+
+    @override
     def sample_operator(self, z: Tensor, sample: Draw) -> Tensor:
         if sample is None:
             return self.full_operator(z)
@@ -127,13 +136,6 @@ class AffineOracle(OperatorOracle):
         sample, noise = (None, None) if full or xi is None else xi
         F = self._affine(sample).at_many(z)
         return F if noise is None else F.add_(noise)
-
-    @property
-    def _is_dense(self) -> bool:
-        """Whether the operator is that of the matrices, and not a subclass' own."""
-        own, base = type(self), AffineOracle
-        is_base = own.sample_operator is base.sample_operator
-        return is_base and own.full_operator is base.full_operator and own.operator is base.operator
 
     def _affine(self, sample: Draw) -> _Affine:
         if sample is None:
