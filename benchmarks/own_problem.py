@@ -13,7 +13,7 @@ from torch import Tensor
 import fedsys
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
 from fedsys.algorithms import LESGD, LSGD
-from fedsys.communication import AllReduce, LocalTransport
+from fedsys.communication import AllReduce, Communicator, LocalTransport
 from fedsys.core.algorithm import Algorithm
 from fedsys.core.placement import Placement
 from fedsys.core.site import Site
@@ -74,7 +74,7 @@ def _ratio(
     seconds: float,
 ) -> Ratio:
     oracle = problem.oracle(Site(Placement(CLIENTS), dtype=torch.float64))
-    slice_of_steps = repeat(_steps(oracle, algorithm), 200, process_time)
+    slice_of_steps = repeat(steps(oracle, algorithm, AllReduce()), 200, process_time)
 
     def ours() -> float:
         with stepping(oracle):
@@ -85,8 +85,10 @@ def _ratio(
     return Ratio(title, limit, *interleave(ours, theirs, lasting(seconds, at_least=20)))
 
 
-def _steps(oracle: Any, algorithm: Algorithm[Any, Any]) -> Callable[[], None]:
-    communicator = AllReduce()
+def steps(
+    oracle: Any, algorithm: Algorithm[Any, Any], communicator: Communicator
+) -> Callable[[], None]:
+    """Return a function that makes the next step of all clients in this process."""
     communicator.open(LocalTransport(), oracle.site.placement, algorithm.schedule)
     state = algorithm.init(oracle.initial(), communicator.initial())
     t = 0

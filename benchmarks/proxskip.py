@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Ratio, interleave, lasting, repeat, warm_up
+from benchmarks.own_problem import steps
 from fedsys.algorithms import ProxSkip
-from fedsys.communication import LocalTransport, SkipCoin
+from fedsys.communication import SkipCoin
 from fedsys.core.placement import Placement
 from fedsys.core.site import Site
 from fedsys.problems import QuadraticGame
@@ -26,7 +27,7 @@ def measure(seconds: float = 10.0) -> Iterator[Ratio]:
     """Yield the ratio of an iteration, over at least 10,000, with all clients in one process."""
     torch.set_num_threads(1)
     oracle = QuadraticGame().oracle(Site(Placement(CLIENTS), dtype=torch.float64))
-    fedsys_slice = repeat(_fedsys_loop(oracle), 500, process_time)
+    fedsys_slice = repeat(steps(oracle, ProxSkip(lr=LR, p=P), SkipCoin()), 500, process_time)
 
     def ours() -> float:
         with stepping(oracle):
@@ -48,20 +49,6 @@ def _mean_games(oracle: AffineOracle) -> tuple[np.ndarray, np.ndarray]:
         for unit in torch.eye(dim, dtype=torch.float64)
     ]
     return torch.stack(columns, dim=2).numpy(), at_zero.numpy()
-
-
-def _fedsys_loop(oracle: AffineOracle) -> Callable[[], None]:
-    algorithm, communicator = ProxSkip(lr=LR, p=P), SkipCoin()
-    communicator.open(LocalTransport(), oracle.site.placement, algorithm.schedule)
-    state = algorithm.init(oracle.initial(), communicator.initial())
-    t = 0
-
-    def step() -> None:
-        nonlocal state, t
-        state = algorithm.step(state, oracle.at(t), communicator.at(t))
-        t += 1
-
-    return step
 
 
 def _numpy_loop(M: np.ndarray, b: np.ndarray) -> Callable[[], None]:

@@ -14,6 +14,7 @@ from fedsys.core.errors import require
 from fedsys.core.oracles import Curvature, Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
+from fedsys.problems.bilevel.autograd import AutogradCurvature
 from fedsys.problems.bilevel.evaluation import stationarity
 from fedsys.problems.custom.client_function import ClientFunction
 from fedsys.problems.custom.draws import Draws, Samples, labelled
@@ -175,23 +176,12 @@ def _same(one: _Key, other: _Key) -> bool:
     return one[0] is other[0] and one[1] is other[1] and one[2] == other[2]
 
 
-class _GraphCurvature:
-    """Products with the second derivatives of g, all from the graph of its gradient in y."""
+class _GraphCurvature(AutogradCurvature):
+    """The same for steps in inference mode, and for g that is linear in y and free of x."""
 
-    def __init__(self, x: Tensor, y: Tensor, gradient: Tensor) -> None:
-        self._x, self._y, self._gradient = x, y, gradient
-
-    def hessian_product(self, v: Tensor) -> Tensor:
-        return self._product(self._y, v)
-
-    def cross_product(self, v: Tensor) -> Tensor:
-        return self._product(self._x, v)
-
+    @override
     def _product(self, variable: Tensor, v: Tensor) -> Tensor:
-        if not self._gradient.requires_grad:  # g is linear in y, and free of x
+        if not self._gradient.requires_grad:
             return torch.zeros_like(variable.detach())
         with torch.inference_mode(False):
-            (product,) = torch.autograd.grad(
-                self._gradient, variable, v.clone(), retain_graph=True, materialize_grads=True
-            )
-        return product
+            return super()._product(variable, v.clone())
