@@ -244,3 +244,8 @@ def headline(record: Record) -> str:
     """Return the name of the most informative metric of a record: `step` if it has none."""
     known = min((name for name in record if metric(name).headline), key=importance, default="drift")
     return known if known in record else next(iter(metrics_of(record)), "step")
+
+
+def labelled(name: str, noisy: bool) -> str:
+    """Return the name of a metric, with a prefix if its value is that of one random draw."""
+    return f"sampled_{name}" if noisy else name

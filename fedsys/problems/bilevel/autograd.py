@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedsys.clients.flat_module import leaf
+from fedsys.core.metrics import labelled
 from fedsys.core.oracles import Curvature, Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.bilevel.evaluation import stationarity
-from fedsys.problems.custom.draws import labelled
 from fedsys.problems.stepping import SteppingOracle
 
 

@@ -11,13 +11,14 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.core.errors import require
+from fedsys.core.metrics import labelled
 from fedsys.core.oracles import Curvature, Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.bilevel.autograd import AutogradCurvature
 from fedsys.problems.bilevel.evaluation import stationarity
 from fedsys.problems.custom.client_function import ClientFunction
-from fedsys.problems.custom.draws import Draws, Samples, labelled
+from fedsys.problems.custom.draws import Draws, Samples
 from fedsys.problems.custom.function_oracle import FunctionOracle
 from fedsys.problems.custom.function_problem import FunctionProblem
 from fedsys.problems.custom.user_function import Scalar

@@ -135,11 +135,6 @@ def _global_state() -> tuple[object, ...]:
     return torch.get_rng_state().numpy().tobytes(), np.asarray(key).tobytes(), position
 
 
-def labelled(name: str, noisy: bool) -> str:
-    """Return the name of a metric, with a prefix if its value is that of one random draw."""
-    return f"sampled_{name}" if noisy else name
-
-
 def to_indices(picks: np.ndarray | Sequence[int], device: torch.device) -> Tensor:
     """Return indices as a tensor of 64-bit integers."""
     return torch.as_tensor(np.asarray(picks), dtype=torch.int64, device=device)

@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from fedsys.core.constants import Constants
 from fedsys.core.errors import InputError
+from fedsys.core.metrics import labelled
 from fedsys.core.oracles import Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.custom.client_function import ClientFunction
 from fedsys.problems.custom.client_loop import Hosted, Rows
-from fedsys.problems.custom.draws import labelled
 from fedsys.problems.custom.function_problem import FunctionProblem
 from fedsys.problems.custom.user_function import Returned, UserFunction
 from fedsys.problems.custom.variables import Variable, rows_of

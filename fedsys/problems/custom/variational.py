@@ -14,11 +14,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedsys.core.errors import InputError, require
+from fedsys.core.metrics import labelled
 from fedsys.core.oracles import Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.custom.client_loop import Rows
-from fedsys.problems.custom.draws import labelled
 from fedsys.problems.custom.function_problem import FunctionProblem
 from fedsys.problems.custom.operator_rows import OneOperator, OperatorRows
 from fedsys.problems.custom.term_blocks import term_of
