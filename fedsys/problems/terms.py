@@ -229,11 +229,14 @@ def describe_terms(oracle: object) -> str:
     """Describe the oracle's terms for an error message, such as "L1(weight=0.1) on x and y"."""
     terms: tuple[Term, ...] = getattr(oracle, "_terms", ())
     players: dict[Term, list[str]] = {}
-    for term, player in (*zip(terms, "xy", strict=False), (getattr(oracle, "_term", NONE), "z")):
+    named = list(zip(terms, "xy", strict=False))
+    if all(term == NONE for term, _ in named):  # a problem of one variable
+        named = [(getattr(oracle, "_term", NONE), "z")]
+    for term, player in named:
         if term != NONE:
             players.setdefault(term, []).append(player)
-    named = [f"{term} on {' and '.join(names)}" for term, names in players.items()]
-    return ", ".join(named) or "a proximal map of its own"
+    described = [f"{term} on {' and '.join(names)}" for term, names in players.items()]
+    return ", ".join(described) or "a proximal map of its own"
 
 
 class TwoPlayers:

@@ -50,7 +50,7 @@ SCHEDULE = "algorithm.lr={_target_: fedsys.algorithms.Decreasing, scale: 2, offs
 MISTAKES = {
     ("algorithm=nonsense",): ["algorithm=nonsense is unknown", "fedavg", "local_sgda"],
     ("algorithm.lr_x=-1",): ["AdaFGDA: lr_x must be positive, got -1"],
-    ("algorithm.lr_x=much",): ["lr_x must be a number or a schedule, got 'much'"],
+    ("algorithm.lr_x=much",): ["lr_x must be a number or a schedule or theory, got 'much'"],
     ("algorithm.local_step=3",): [
         "no option algorithm.local_step",
         "did you mean algorithm.local_steps?",
@@ -86,7 +86,7 @@ MISTAKES = {
         "ProxSkip: lr must be a number or theory (",
         "), got Decreasing(",
     ],
-    ("algorithm.lr_x=true",): ["lr_x must be a number or a schedule, got True"],
+    ("algorithm.lr_x=true",): ["lr_x must be a number or a schedule or theory, got True"],
     ("algorithm.local_steps=inf",): ["local_steps must be a whole number, got inf"],
     ("seed=99999999999999999999999",): ["seed must be a whole number below 2^63"],
     ("problem.imbalance.negative=0.5",): ["negative must be a list of whole numbers or null"],

@@ -401,7 +401,7 @@ def test_saga_is_refused_in_one_line_where_samples_are_not_drawn() -> None:
     with pytest.raises(InputError, match=r"draws of single samples, but QuadraticGame draws all"):
         fedsys.run(QuadraticGame(dim=2, samples=3), saga, rounds=1)
     noisy = VariationalProblem(lambda z, client, rng: z + torch.randn(2), torch.zeros(2))
-    with pytest.raises(InputError, match="operators of single samples, which VariationalProblem"):
+    with pytest.raises(InputError, match="draws of single samples, but VariationalProblem"):
         fedsys.run(noisy, saga, rounds=1)
 
 

@@ -94,7 +94,7 @@ def test_evaluation_is_not_training_time() -> None:
         time.sleep(0.2)
         return {}
 
-    problem = MinimisationProblem(lambda x, client, rng: x.square().sum(), torch.ones(2), slow)
+    problem = MinimisationProblem(lambda x, client, rng: x.square().sum(), torch.ones(2), metrics=slow)
     records = run(FedAvg(local_steps=1), problem, rounds=3, clients=2).records
     assert records[-1]["seconds"] < 0.2
 
@@ -300,7 +300,7 @@ def test_a_nan_ends_the_run_with_its_step_and_client(ranks: Ranks, size: int, na
 
 def test_a_start_that_is_not_finite_is_named_as_such() -> None:
     problem = VariationalProblem(lambda z, client, rng: z, torch.tensor([1.0, torch.nan]))
-    with pytest.raises(NonFiniteError, match="is not finite at the start; check the start"):
+    with pytest.raises(InputError, match="z must be finite; it has nan or inf"):
         run(SGDA, problem, steps=3)
 
 
