@@ -95,7 +95,8 @@ class ClientFunction(ClientLoop):
             found = []
             for row, pick in enumerate(picks):
                 own = tuple(r[row] for r in rows)
-                found.append(self._differentiated(partial(self._chosen, row, pick), own))
+                with self._generators.at(self._hosted.site.hosted[row], (0, pick)):
+                    found.append(self._differentiated(partial(self._chosen, row, pick), own))
         return _stacked(found)
 
     def _chosen(self, row: int, pick: int, rows: Rows) -> Tensor:
@@ -108,9 +109,11 @@ class ClientFunction(ClientLoop):
             return self.full(rows, xi[0])[0][0]
         if self.obstacle is None:
             return self._together(rows, self._indices(xi))[0]
-        hosted = range(len(self._hosted.site.hosted))
-        one = [self._value(row, tuple(r[row] for r in rows), xi) for row in hosted]
-        return torch.stack(one)
+        found = []
+        for row, client in enumerate(self._hosted.site.hosted):
+            with self._generators.at(client, xi):
+                found.append(self._value(row, tuple(r[row] for r in rows), xi))
+        return torch.stack(found)
 
     def _indices(self, xi: Xi) -> tuple[Tensor, ...]:
         draws = self._hosted.draws

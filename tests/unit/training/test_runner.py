@@ -94,7 +94,9 @@ def test_evaluation_is_not_training_time() -> None:
         time.sleep(0.2)
         return {}
 
-    problem = MinimisationProblem(lambda x, client, rng: x.square().sum(), torch.ones(2), metrics=slow)
+    problem = MinimisationProblem(
+        lambda x, client, rng: x.square().sum(), torch.ones(2), metrics=slow
+    )
     records = run(FedAvg(local_steps=1), problem, rounds=3, clients=2).records
     assert records[-1]["seconds"] < 0.2
 
