@@ -41,6 +41,17 @@ def check_arguments(arguments: Sequence[str]) -> None:
             )
 
 
+def with_quoted_paths(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with quotes around paths with {client}, which Hydra would not read."""
+    return [_quoted(argument) for argument in arguments]
+
+
+def _quoted(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    is_path = equals and "{client}" in value and not set("'\"[,: ") & set(value)
+    return f'{name}="{value}"' if is_path else argument
+
+
 def _check_choice(group: str, value: str, config_dir: str | None) -> None:
     """Refuse a value that cannot be the name of a file; Hydra would raise a traceback."""
     if group not in GROUPS:

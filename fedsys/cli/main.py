@@ -8,7 +8,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from fedsys.cli.arguments import check_arguments
+from fedsys.cli.arguments import check_arguments, with_quoted_paths
 from fedsys.cli.exits import leave, report_unforeseen
 from fedsys.cli.hydra_errors import as_fedsys_error
 from fedsys.cli.jobs import LocalJobs, PicklableJob, register_resolvers
@@ -27,6 +27,7 @@ def main() -> None:
     world = World.from_environment()
     code = 0
     try:
+        sys.argv[1:] = with_quoted_paths(sys.argv[1:])
         check_arguments(sys.argv[1:])
         code = _run_hydra(world)
     except FedsysError as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsys.clients.batches import Batches, piece_size
 from fedsys.core.cancellation import cancellable
+from fedsys.core.errors import InputError
 from fedsys.core.site import Site
 from fedsys.data import Dataset, Partition
 from fedsys.data.partition import ClientSplit, split_clients
@@ -18,27 +19,33 @@ from fedsys.data.partition import ClientSplit, split_clients
 
 @dataclass(frozen=True)
 class ClientData:
-    """The training batches of the hosted clients, and what everyone may look at.
+    """The training batches of the hosted clients, and the test samples they are judged on.
 
     Attributes:
-        batches: of the hosted clients.
-        test_inputs: of the test part.
-        test_labels: of the test part.
-        counts: how many training samples of each class every client has, [M, classes].
+        batches: the training samples of the hosted clients.
+        test_inputs: the common test part, or the hosted clients' own, one client after another.
+        test_labels: the labels of `test_inputs`.
+        counts: the number of training samples of each class of the hosted clients, [C, classes].
+        totals: the same summed over all clients, [classes].
+        client_split: the partition of the data set.
+        prepare: turns inputs in bytes into numbers; None if they are numbers.
+        test_sizes: the number of test samples of each hosted client; None if the part is common.
     """
 
     batches: Batches
     test_inputs: Tensor
     test_labels: Tensor
     counts: Tensor
+    totals: Tensor
     client_split: ClientSplit | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
+    test_sizes: list[int] | None = None
 
     @classmethod
     def of(
         cls, data: Dataset, partition: Partition, batch_size: int | None, site: Site
     ) -> ClientData:
-        """Give each hosted client its part."""
+        """Return the data of the clients hosted at a site."""
         client_split = split_clients(data, partition, site.placement.clients, site.seed)
         mine = [torch.from_numpy(client_split.parts[client]) for client in site.hosted]
         index = torch.cat(mine)
@@ -58,20 +65,52 @@ class ClientData:
             prepare,
             index.to(site.device) if stays else None,
         )
-        test = data.test_inputs.to(dtype=dtype, device=site.device)
-        labels = data.train_labels.long().numpy()  # numbers, where the loss wants numbers
-        counts = [np.bincount(labels[part], minlength=data.classes) for part in client_split.parts]
+        counts, totals = class_counts(data, client_split, site)
         return cls(
             batches,
-            test,
+            data.test_inputs.to(dtype=dtype, device=site.device),
             data.test_labels.to(site.device),
-            torch.from_numpy(np.stack(counts)),
+            counts,
+            totals,
             client_split,
             prepare,
+            _test_sizes(data, site),
         )
 
     def test_pieces(self, rows: Tensor) -> Iterator[Tensor]:
-        """The test inputs of these rows, as many at a time as memory is sure of."""
+        """Yield the test inputs of these rows, in pieces that fit in memory."""
         for piece in cancellable(rows.split(piece_size(self.test_inputs))):
             inputs = self.test_inputs[piece]
             yield inputs if self.prepare is None else self.prepare(inputs)
+
+
+def class_counts(data: Dataset, client_split: ClientSplit, site: Site) -> tuple[Tensor, Tensor]:
+    """Return the class counts of the hosted clients [C, classes], and those of all [classes].
+
+    If clients own their data, the counts of all clients are summed over the ranks.
+    """
+    labels = data.train_labels.numpy()  # integers, where the loss may want floats
+    parts = client_split.parts
+    every = np.stack([np.bincount(labels[part], minlength=data.classes) for part in parts])
+    counts = torch.from_numpy(every)
+    totals = counts.sum(0)
+    if client_split.is_owned:
+        refuse_clients_without_samples([len(parts[c]) for c in site.hosted], site)
+        totals = site.peers.total(totals).long()
+    return counts[site.hosted.start : site.hosted.stop], totals
+
+
+def refuse_clients_without_samples(sizes: list[int], site: Site) -> None:
+    """Refuse a hosted client that owns no training sample."""
+    for client, size in zip(site.hosted, sizes, strict=True):
+        if size == 0:
+            raise InputError(
+                f"client {client} has no training sample left; leave the client out, or keep "
+                "more of its samples"
+            )
+
+
+def _test_sizes(data: Dataset, site: Site) -> list[int] | None:
+    if data.test_owners is None:
+        return None
+    return [int((data.test_owners == client).sum()) for client in site.hosted]

@@ -34,7 +34,7 @@ class Samples(NamedTuple):
 
 
 class StackedBatches:
-    """The batches of `Batches` as one tensor; a batch as large as the data is all of it.
+    """The batches of `Batches` as one tensor; a client with fewer samples gives all of them.
 
     Args:
         site: where the clients live.
@@ -60,6 +60,9 @@ class StackedBatches:
         self._batch_size = batch_size
         if mass is not None or (batch_size is not None and batch_size >= max(self.sizes)):
             self._batch_size = None
+        self._small = [
+            row for row, size in enumerate(self.sizes) if size <= (self._batch_size or 0)
+        ]
         inputs_, labels_, _ = self._fields
         self._batches = Batches(
             inputs_, labels_, self.sizes, site.hosted, self._batch_size, site.seed
@@ -77,7 +80,22 @@ class StackedBatches:
             field.index_select(0, index).view(clients, size, *field.shape[1:])
             for field in self._fields
         )
-        return Samples(inputs, labels, tags, inputs.new_full((), 1 / size).expand(clients, size))
+        mass = inputs.new_full((), 1 / size).expand(clients, size)
+        drawn = Samples(inputs, labels, tags, mass)
+        return self._with_whole_data(drawn) if self._small else drawn
+
+    def _with_whole_data(self, drawn: Samples) -> Samples:
+        """Replace the rows of clients that have no more samples than a batch by all of these.
+
+        Each client follows this rule on its own, so that batches do not depend on the placement.
+        """
+        size = drawn.labels.shape[1]
+        fields = []
+        for field, whole in zip(drawn, self.whole, strict=True):
+            field = field.clone()
+            field[self._small] = whole[self._small, :size]
+            fields.append(field)
+        return Samples(*fields)
 
     def _stack_all(self, mass: list[Tensor]) -> Samples:
         parts = [field.split_with_sizes(self.sizes) for field in self._fields]

@@ -15,6 +15,8 @@ class FedsysError(Exception):
     """
 
     exit_code = 1
+    is_on_all_ranks = False
+    """Whether the ranks have exchanged the error, so that all of them raise it."""
 
     def __init__(self, message: str, reporter: int = 0) -> None:
         super().__init__(message)

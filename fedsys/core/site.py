@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsys.core.peers import NoPeers, Peers
 from fedsys.core.placement import Placement
 from fedsys.system.memory import to_device
 
@@ -22,6 +23,8 @@ class Site:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     kind: str | None = None
     """What the algorithm solves, for problems that can be posed in more than one way."""
+    peers: Peers = field(default_factory=NoPeers, compare=False, repr=False)
+    """The other ranks, for what clients agree on before training."""
 
     @property
     def hosted(self) -> range:

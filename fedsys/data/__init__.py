@@ -1,7 +1,21 @@
 """Data sets, their partition over clients, and the batches that clients draw."""
 
 from fedsys.data.dataset import Dataset, DatasetSource, Imbalance, Scaling
-from fedsys.data.partition import IID, ClientSplit, Dirichlet, Disjoint, Group, Partition, PowerLaw
+from fedsys.data.own.images import ImageFolders
+from fedsys.data.own.python import ClientDatasets
+from fedsys.data.own.source import OwnedSource
+from fedsys.data.own.table import Table
+from fedsys.data.own.tensors import TensorFiles
+from fedsys.data.partition import (
+    IID,
+    ClientSplit,
+    Dirichlet,
+    Disjoint,
+    Group,
+    NoPartition,
+    Partition,
+    PowerLaw,
+)
 from fedsys.data.sources.image_folders import CatsVsDogs, CheXpert, ImageNet, Melanoma
 from fedsys.data.sources.medmnist import PneumoniaMNIST
 from fedsys.data.sources.scikit_learn import BreastCancer, Digits
@@ -18,6 +32,7 @@ __all__ = [
     "BreastCancer",
     "CatsVsDogs",
     "CheXpert",
+    "ClientDatasets",
     "ClientSplit",
     "Dataset",
     "DatasetSource",
@@ -28,11 +43,16 @@ __all__ = [
     "German",
     "Group",
     "GroupedDataset",
+    "ImageFolders",
     "ImageNet",
     "Imbalance",
     "Melanoma",
+    "NoPartition",
+    "OwnedSource",
     "Partition",
     "PneumoniaMNIST",
     "PowerLaw",
     "Scaling",
+    "Table",
+    "TensorFiles",
 ]

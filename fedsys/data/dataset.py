@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -52,6 +52,10 @@ class Dataset:
         name: the name of the data set in errors.
         rows: the rows of the original training part that are left, if some were left out.
         row_classes: the class of every original row, if some were left out.
+        train_owners: the client of each training sample, in order, if clients own their data. The
+            data set then has the samples of the clients hosted here only.
+        test_owners: the client of each test sample, if clients own their test parts as well.
+        preparation: how inputs were made of files, as JSON, for predictions.
     """
 
     train_inputs: Tensor
@@ -66,6 +70,9 @@ class Dataset:
     name: str = "dataset"
     rows: Tensor | None = None
     row_classes: Tensor | None = None
+    train_owners: Tensor | None = None
+    test_owners: Tensor | None = None
+    preparation: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         train, test = (f"{self.name}: the {part} part" for part in ("training", "test"))
@@ -116,14 +123,13 @@ class Dataset:
 
     def _taken(self, train: Tensor, test: Tensor) -> dict[str, Any]:
         """Return the fields that `take` replaces."""
-        classes, groups = self.train_classes, self.train_groups
+        rows = {"train": train, "test": test}
+        inputs = (f"{part}_{name}" for part in rows for name in ("inputs", "labels"))
+        tags = ("train_classes", "train_groups", "train_owners", "test_owners")
+        values = {name: getattr(self, name) for name in (*inputs, *tags)}
         return {
-            "train_inputs": self.train_inputs[train],
-            "train_labels": self.train_labels[train],
-            "test_inputs": self.test_inputs[test],
-            "test_labels": self.test_labels[test],
-            "train_classes": None if classes is None else classes[train],
-            "train_groups": None if groups is None else groups[train],
+            name: None if value is None else value[rows[name.split("_")[0]]]
+            for name, value in values.items()
         }
 
     def numbers(self, inputs: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -181,7 +187,9 @@ class Imbalance(Checked):
         )
         if self.positive_ratio is not None:
             is_positive = torch.isin(data.train_labels[train], positive).numpy()
-            train = train[torch.from_numpy(self._thin(is_positive, self.positive_ratio, seed))]
+            owners = None if data.train_owners is None else data.train_owners[train].numpy()
+            kept_rows = self._thinned(is_positive, owners, self.positive_ratio, seed)
+            train = train[torch.from_numpy(kept_rows)]
         kept = data.take(train, test)
         task = replace(
             kept,
@@ -227,8 +235,20 @@ class Imbalance(Checked):
         require(not both, "imbalance", "negative", negative, f"apart from positive={positive}")
         return torch.tensor(positive), torch.tensor(negative)
 
+    def _thinned(
+        self, positive: np.ndarray, owners: np.ndarray | None, ratio: float, seed: int
+    ) -> np.ndarray:
+        """Return the samples to keep, in order; clients that own their data keep their own."""
+        if owners is None:
+            return self._thin(positive, ratio, seed)
+        kept = []
+        for client in np.unique(owners):
+            own = np.flatnonzero(owners == client)
+            kept.append(own[self._thin(positive[own], ratio, seed, int(client))])
+        return np.concatenate(kept)
+
     @staticmethod
-    def _thin(positive: np.ndarray, ratio: float, seed: int) -> np.ndarray:
+    def _thin(positive: np.ndarray, ratio: float, seed: int, client: int = 0) -> np.ndarray:
         """Return the samples to keep, given which are positive, in order."""
         positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
         wanted = int(ratio / (1 - ratio) * len(negatives))
@@ -238,5 +258,5 @@ class Imbalance(Checked):
                 f"{len(positives)} (and {len(negatives)} negatives); choose another ratio, or null "
                 "to keep all"
             )
-        kept = generator(seed, "thinning").permutation(positives)[:wanted]
+        kept = generator(seed, "thinning", client).permutation(positives)[:wanted]
         return np.sort(np.concatenate([negatives, kept]))

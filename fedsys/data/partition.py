@@ -165,6 +165,21 @@ class PowerLaw(Checked):
 
 
 @dataclass(frozen=True)
+class NoPartition(Checked):
+    """Nothing is partitioned: every client has data of its own, which only its rank reads.
+
+    The data set names the data of each client, such as dataset.path=data/hospital-{client}.csv.
+    """
+
+    def split(self, labels: np.ndarray, clients: int, seed: int) -> list[np.ndarray]:
+        """Refuse a data set that clients do not own."""
+        raise InputError(
+            "partition=none is for data that clients own; give the data set a path with {client}, "
+            "such as dataset.path=data/{client}.csv, or choose another partition"
+        )
+
+
+@dataclass(frozen=True)
 class ClientSplit:
     """The result of a partition: the samples of each client and their classes.
 
@@ -173,12 +188,14 @@ class ClientSplit:
         classes: the class of every training sample.
         note: remarks on the data for the user.
         rows: the rows of the data set that the samples are; None if they are all rows, in order.
+        is_owned: whether clients own their data; only the samples of hosted clients are there.
     """
 
     parts: list[np.ndarray]
     classes: np.ndarray
     note: str = ""
     rows: np.ndarray | None = None
+    is_owned: bool = False
 
     def owners(self) -> np.ndarray:
         """Return the client that has each sample, or -1 if no client has it."""
@@ -196,8 +213,15 @@ class ClientSplit:
 
 
 def split_clients(data: Dataset, partition: Partition, clients: int, seed: int) -> ClientSplit:
-    """Partition the training part by its original classes, or by its groups."""
+    """Partition the training part by its original classes, or by its groups.
+
+    If clients own their data, each hosted client has its own, and the parts of others are empty.
+    """
     classes = data.original_classes.numpy()
+    if data.train_owners is not None:
+        owners = data.train_owners.numpy()
+        owned = [np.flatnonzero(owners == client) for client in range(clients)]
+        return ClientSplit(owned, classes, data.note, is_owned=True)
     groups = data.train_groups if getattr(partition, "by_group", False) else None
     labels = classes if groups is None else groups.numpy()
     rows = None if data.rows is None else data.rows.numpy()

@@ -18,11 +18,12 @@ import torch.distributed as dist
 
 from fedsys.communication import LocalTransport, Transport, choose_transport
 from fedsys.communication.transport.torch_distributed import first_line
-from fedsys.communication.values import decode, encode, integer, list_of, optional, text
+from fedsys.communication.values import decode, encode, list_of, text
 from fedsys.core.errors import FedsysError, InputError, LostRankError, print_error, unforeseen
 from fedsys.distributed import network, parent, slurm, stores, torch_internals
 from fedsys.distributed.failure_detector import FailureDetector
 from fedsys.distributed.gloo_guard import guarded
+from fedsys.distributed.peers import WorldPeers, exchange
 
 Result = TypeVar("Result")
 
@@ -80,6 +81,11 @@ class World:
             attempt = next((os.environ[name] for name in attempts if name in os.environ), "0")
             self._store = dist.PrefixStore(f"attempt {attempt}", _stores[address].store)
         return self._store
+
+    @property
+    def peers(self) -> WorldPeers:
+        """The exchanges for work that runs on all ranks."""
+        return WorldPeers(lambda: self.transport)
 
     @property
     def is_restart(self) -> bool:
@@ -153,7 +159,10 @@ class World:
         return str(self.store.get(key), "utf-8")
 
     def on_all_ranks(self, work: Callable[[], Result]) -> Result:
-        """Run `work` on all ranks; if it fails on one, raise its error on all."""
+        """Run `work` on all ranks; if it fails on one, raise its error on all.
+
+        `work` may exchange values by `WorldPeers`, whose exchanges meet a rank that has failed.
+        """
         result: Result | None = None
         mine: FedsysError | None = None
         try:
@@ -161,18 +170,14 @@ class World:
         except LostRankError:
             raise  # there is one less to meet
         except FedsysError as error:
+            if error.is_on_all_ranks:
+                raise
             mine = error
         except Exception as error:
             if self.ranks == 1:
                 raise
             mine = unforeseen(error)
-        failures = self.transport.all_gather_values(
-            None if mine is None else (mine.message, mine.exit_code), optional(_parse_failure)
-        )
-        for rank, failure in enumerate(failures):
-            if failure is not None:
-                kind = InputError if failure[1] == InputError.exit_code else FedsysError
-                raise kind(failure[0], reporter=rank) from mine
+        exchange(self.transport, None, lambda value: None, mine)
         assert mine is None
         return result  # type: ignore[return-value]
 
@@ -213,11 +218,6 @@ def _warn_of_untested_torch() -> None:
     if not torch_internals.is_tested() and parent.LAUNCHER not in os.environ:
         loss = "gloo's ports accept connections from other hosts"
         print_error(torch_internals.untested_message(loss))
-
-
-def _parse_failure(value: Any) -> tuple[str, int]:
-    message, exit_code = value
-    return text(message), integer(exit_code)
 
 
 def _parse_address(value: Any) -> str:

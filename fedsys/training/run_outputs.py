@@ -50,7 +50,8 @@ class RunOutputs:
         """
         self._startup = seconds_since_start()
         self._runner.records.extend(self._directory.begin(self._config, step, is_recorded))
-        if self._client_split is not None:
+        if self._has_partition:
+            assert self._client_split is not None
             with self._directory.writing():
                 save_client_split(self._client_split, self._directory.path)
         self._directory.note("data.json", self._runner.description())
@@ -86,7 +87,8 @@ class RunOutputs:
         picture = path / "curves.png"
         with self._directory.writing():
             plot(result.records, picture, f"{path.name}")
-            if self._client_split is not None:
+            if self._has_partition:
+                assert self._client_split is not None
                 plot_client_split(self._client_split, path)
         self._loggers.finish()
         assert self._display is not None
@@ -115,6 +117,11 @@ class RunOutputs:
         site = self._runner.site
         note = "" if self._client_split is None else self._client_split.note
         return title(chosen_options(), site.placement, self._backend, site.device, note)
+
+    @property
+    def _has_partition(self) -> bool:
+        """Whether a data set was partitioned; data that clients own is not described."""
+        return self._client_split is not None and not self._client_split.is_owned
 
     @property
     def _compression(self) -> str:

@@ -138,18 +138,12 @@ class Runner:
         return result if self._oracle.uses_autograd else result.for_autograd()
 
     def _saving(self, checkpoints: Checkpoints) -> Saving:
-        return Saving(
-            checkpoints,
-            self.communicator,
-            self.world,
-            self.site,
-            self._oracle,
-            self.clock,
-            self._calls,
-        )
+        run = self.communicator, self.world, self.site
+        return Saving(checkpoints, *run, self._oracle, self.clock, self._calls)
 
     def _make_oracle(self) -> Oracle:
-        return self.problem.oracle(replace(self.site, kind=self.algorithm.kind))
+        site = replace(self.site, kind=self.algorithm.kind, peers=self.world.peers)
+        return self.problem.oracle(site)
 
     def _make_recorder(self) -> Recorder:
         locator = NonFiniteLocator(

@@ -82,11 +82,12 @@ class GroupFair(NetworkProblem):
 
     def oracle(self, site: Site) -> BilevelFairOracle | GroupedOracle:
         """Return the oracle of the hosted clients, bilevel or not as the algorithm needs it."""
-        data = self.dataset.load()
+        data = self.load(site)
         if not isinstance(data, GroupedDataset):
             raise InputError(
                 f"group_fair needs a data set with groups, which {type(self.dataset).__name__} "
-                "does not have; use dataset=adult or dataset=german"
+                "does not have; use dataset=adult, dataset=german, or dataset=table with "
+                "dataset.group=COLUMN"
             )
         groups = data.train_groups.numpy()
         client_split = split_clients(data, self.partition, site.placement.clients, site.seed)
@@ -101,23 +102,30 @@ class GroupFair(NetworkProblem):
         labels = data.train_labels.numpy()
         cells = 2 * groups + labels if self.validation == "labels" else groups
         eligible = [p[labels[p] == 1] if self.validation == "positives" else p for p in parts]
-        held = [_hold_out(part, cells, most, site.seed, c) for c, part in enumerate(eligible)]
-        _require_every_group(held, data)
+        mine = site.hosted if client_split.is_owned else range(site.placement.clients)
+        held = [
+            _hold_out(part, cells, most, site.seed, c) if c in mine else part
+            for c, part in enumerate(eligible)
+        ]
+        _require_every_group(held, data, site)
         rest = [np.setdiff1d(part, mine) for part, mine in zip(parts, held, strict=True)]
         train, validation = self._batches(data, rest, site), self._batches(data, held, site, cells)
         metrics = GroupMetrics(data, client_split, whole, site, held)
-        weightings = self._weightings(groups, rest, len(data.group_names), site)
+        weightings = self._weightings(data, rest, site)
         return BilevelFairOracle(site, model, train, validation, self.l2, metrics, *weightings)
 
     def _weightings(
-        self, groups: np.ndarray, parts: list[np.ndarray], K: int, site: Site
+        self, data: GroupedDataset, parts: list[np.ndarray], site: Site
     ) -> tuple[GroupWeighting, GroupWeighting]:
         """Return the weighting of the hosted clients, and that of all training samples together."""
         if self.normalisation == "groups":
             return GroupWeighting(), GroupWeighting()
+        groups, K = data.train_groups.numpy(), len(data.group_names)
         counts = np.stack([np.bincount(groups[part], minlength=K) for part in parts])
-        mine = counts[site.hosted.start : site.hosted.stop]
-        shares = (rows / rows.sum(1, keepdims=True) for rows in (mine, counts.sum(0)[None]))
+        mine, totals = counts[site.hosted.start : site.hosted.stop], counts.sum(0)
+        if data.train_owners is not None:
+            totals = site.peers.total(torch.from_numpy(totals)).long().numpy()
+        shares = (rows / rows.sum(1, keepdims=True) for rows in (mine, totals[None]))
         hosted, pooled = (GroupWeighting(site.convert(rows)) for rows in shares)
         return hosted, pooled
 
@@ -160,11 +168,14 @@ def _hold_out(
     return np.sort(np.concatenate([m[: min(most, len(m) // 2)] for m in members]))
 
 
-def _require_every_group(held: list[np.ndarray], data: GroupedDataset) -> None:
+def _require_every_group(held: list[np.ndarray], data: GroupedDataset, site: Site) -> None:
     """Raise an error if some group has no validation sample at any client."""
-    present = np.unique(data.train_groups.numpy()[np.concatenate(held)])
+    groups = data.train_groups.numpy()[np.concatenate(held)]
+    counts = torch.from_numpy(np.bincount(groups, minlength=len(data.group_names)))
+    if data.train_owners is not None:
+        counts = site.peers.total(counts)
     for index, name in enumerate(data.group_names):
-        if index not in present:
+        if counts[index] == 0:
             raise InputError(
                 f"group_fair: no client has two samples of group {name}, so its weight cannot be "
                 "learned; use fewer clients or another partition"

@@ -42,7 +42,11 @@ class GroupMetrics:
         held: list[np.ndarray] | None = None,
     ) -> None:
         self.names, self.train, self.client_split = data.group_names, whole.whole, client_split
-        self._description = {**data.description, "clients": self._count(data, client_split.parts)}
+        self._description, self._is_owned = dict(data.description), data.test_owners is not None
+        if data.test_owners is not None:
+            self.test = _own_test_parts(data, data.test_owners, site)
+            return
+        self._description["clients"] = self._count(data, client_split.parts)
         if held is not None:
             self._description["validation"] = self._count(data, held)
         inputs = data.test_inputs.to(dtype=site.dtype, device=site.device)
@@ -94,9 +98,13 @@ class GroupMetrics:
         """Return counts [K, 2, 2] on the training and on the test set.
 
         On the training set each client's model counts its own samples, and the counts are summed.
-        On the test set the counts are the mean over the clients' models.
+        On a common test set the counts are the mean over the clients' models; if clients own their
+        test samples, they are as on the training set.
         """
         train = self._confusion(model, y, self.train)
+        if self._is_owned:
+            own = self._confusion(model, y, self.test)
+            return {"train": sync.gather(train).sum(0), "test": sync.gather(own).sum(0)}
         equal = all(torch.equal(row, y[0]) for row in y[1:])
         test = [self._confusion(model, row[None], self.test) for row in (y[:1] if equal else y)]
         tests = torch.cat(test).expand(len(y), -1, -1, -1)
@@ -105,6 +113,14 @@ class GroupMetrics:
     def _confusion(self, model: NetworkModel, y: Tensor, xi: Samples) -> Tensor:
         scores = model.scores(y, xi.inputs)[0][:, :, 0]
         return confusion(scores, xi.labels, xi.tags, len(self.names), xi.mass > 0)
+
+
+def _own_test_parts(data: GroupedDataset, owners: Tensor, site: Site) -> Samples:
+    """Return the own test samples of the hosted clients."""
+    rows = [(owners == client).nonzero()[:, 0] for client in site.hosted]
+    fields = (data.test_inputs, data.test_labels, data.test_groups)
+    inputs, labels, groups = ([values[index] for index in rows] for values in fields)
+    return StackedBatches(site, inputs, labels, groups, None).whole
 
 
 class BilevelFairOracle(ReweightingOracle):

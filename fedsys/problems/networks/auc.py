@@ -66,19 +66,19 @@ class DeepAUC(NetworkProblem):
         self, site: Site
     ) -> tuple[Site, Sequence[Loss], tuple[nn.Module, nn.Module], ClientData, str]:
         """Return the arguments of the oracle."""
-        data = self.imbalance(self.dataset.load(), site.seed)
+        data = self.imbalance(self.load(site), site.seed)
         players = (_Primal(self.network(data, 1, site)), _Dual())
         clients = self.client_data(data, site)
-        ratios = self._ratios(clients.counts)
-        losses = [_AUCLoss(ratios[client]) for client in site.hosted]
+        losses = [_AUCLoss(ratio) for ratio in self._ratios(clients, site)]
         return site, losses, players, clients, self.vectorize
 
-    def _ratios(self, counts: Tensor) -> list[float]:
-        """Return p of every client, from the counts [M, 2] of negatives and positives."""
+    def _ratios(self, clients: ClientData, site: Site) -> list[float]:
+        """Return p of every hosted client, from the numbers of negatives and positives."""
+        counts = clients.counts
         if self.positive_ratio == "global":
-            counts = counts.sum(0).expand_as(counts)
+            counts = clients.totals.expand_as(counts)
         elif (counts == 0).any():
-            client = int((counts == 0).any(1).nonzero()[0])
+            client = site.hosted[int((counts == 0).any(1).nonzero()[0])]
             raise InputError(
                 f"auc: client {client} has samples of one class only, and no objective of its own; "
                 "use positive_ratio=global or another partition"

@@ -61,14 +61,14 @@ class BinaryClassification(NetworkProblem):
 
     def oracle(self, site: Site) -> BinaryClassificationOracle:
         """Return the oracle of the clients hosted at a site."""
-        data = self.imbalance(self.dataset.load(), site.seed)
+        data = self.imbalance(self.load(site), site.seed)
         scorer = Scorer(self.network(data, 1, site))
+        clients = self.client_data(data, site)
         loss: Loss = cross_entropy
         if self.loss == "ratio":
-            positives = float(data.train_labels.double().mean())
-            odds = positives / (1 - positives)
+            shares = clients.totals.double() / clients.totals.sum()
+            odds = float(shares[1]) / (1 - float(shares[1]))
             loss = RatioLoss(1 + self.ratio_weight * odds, 1 + self.ratio_weight / odds)
-        clients = self.client_data(data, site)
         return BinaryClassificationOracle(site, loss, (scorer,), clients, self.vectorize)
 
 
@@ -137,12 +137,12 @@ def area_under_curve(oracle: NetworkOracle, z: Tensor, sync: Sync) -> dict[str, 
     """Return test_auc of a `Scorer` on the whole test set; only the first rank has it."""
     scorer = oracle.min_player
     assert isinstance(scorer, Scorer)
-    logits = oracle.test_outputs(z, sync, scorer.logits)
+    logits, labels = oracle.test_outputs(z, sync, scorer.logits), oracle.test_labels(sync)
     if oracle.site.placement.rank > 0:
         return {}
     if (line := _equal_scores(logits)) is not None:
         oracle.warnings.setdefault("scores", line)
-    return {"test_auc": auroc(logits, oracle.data.test_labels)}
+    return {"test_auc": auroc(logits, labels)}
 
 
 _SMALLEST_SPREAD = 1e-4

@@ -35,7 +35,7 @@ class Classification(NetworkProblem):
 
     def oracle(self, site: Site) -> ClassificationOracle:
         """Return the oracle of the clients hosted at a site."""
-        data = self.dataset.load()
+        data = self.load(site)
         net = self.network(data, data.classes, site)
         clients = self.client_data(data, site)
         return ClassificationOracle(site, cross_entropy, (net,), clients, self.vectorize)
@@ -68,7 +68,8 @@ class ClassificationOracle(MinimisationNetworkOracle):
     @override
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         logits = self.test_outputs(z, sync, self._players[0].module)
+        labels = self.test_labels(sync)
         metrics = super().evaluate(z, sync)
         if self.site.placement.rank == 0:
-            metrics["test_accuracy"] = accuracy(logits, self.data.test_labels)
+            metrics["test_accuracy"] = accuracy(logits, labels)
         return metrics

@@ -18,6 +18,7 @@ from fedsys.clients.mapping import BatchedClients, Loss, choose_way
 from fedsys.core.oracles import Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
+from fedsys.problems.networks.test_part import evaluate_test_part, own_outputs, pooled
 from fedsys.problems.stepping import SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 from fedsys.system.memory import keep_freed_memory
@@ -110,18 +111,29 @@ class NetworkOracle(SteppingOracle):
         return {"train_loss": float(sync(losses[:, None])[0])}
 
     def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the min player's outputs on the test set, of which each client computes a part."""
-        clients = self.site.placement.clients
-        rows = torch.arange(len(self.data.test_labels), device=z.device)
-        shares = -(-len(rows) // clients)
-        padded = rows.new_zeros(shares * clients)
-        padded[: len(rows)] = rows
-        mine = padded.view(clients, shares)[self.site.hosted.start : self.site.hosted.stop]
+        """Return the min player's outputs on all test samples.
+
+        Each client computes its own, one client after another in the result; a common test part is
+        divided among the clients.
+        """
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
             self._load(0, z.split_with_sizes(self._dims, dim=1))
-            pieces = [apply(inputs) for inputs in self.data.test_pieces(mine.flatten())]
-            outputs = torch.cat(pieces).unflatten(0, mine.shape)
-        return sync.gather(outputs).flatten(0, 1)[: len(rows)]
+            return evaluate_test_part(self.data, self.site, sync, apply)
+
+    def test_labels(self, sync: Sync) -> Tensor:
+        """Return the labels of `test_outputs`."""
+        if self.data.test_sizes is None:
+            return self.data.test_labels
+        own = self.data.test_labels.double().split_with_sizes(self.data.test_sizes)
+        return pooled(own, sync).long()
+
+    def own_test_outputs(
+        self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:
+        """Return the min player's outputs on the own test samples of each hosted client."""
+        with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
+            self._load(0, z.split_with_sizes(self._dims, dim=1))
+            return own_outputs(self.data, apply)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

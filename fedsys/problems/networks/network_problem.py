@@ -11,10 +11,10 @@ from torch import nn
 from fedsys.clients.client_data import ClientData
 from fedsys.clients.mapping import require_way
 from fedsys.clients.seeded import seeded_build
-from fedsys.core.errors import require
+from fedsys.core.errors import InputError, require
 from fedsys.core.fields import Checked
 from fedsys.core.site import Site
-from fedsys.data import IID, Dataset, DatasetSource, Digits, Partition
+from fedsys.data import IID, Dataset, DatasetSource, Digits, NoPartition, OwnedSource, Partition
 from fedsys.models import MLP, ModelSource
 
 
@@ -51,6 +51,25 @@ class NetworkProblem(Checked):
         require(valid, type(self).__name__, "batch_size", size, "at least 1, or null for all")
         require_way(type(self).__name__, self.vectorize)
         self._require_compiler()
+
+    def load(self, site: Site) -> Dataset:
+        """Return the data set; of data that clients own, the part of the clients hosted here."""
+        if isinstance(self.partition, NoPartition) and isinstance(self.dataset, OwnedSource):
+            return self.dataset.load_owned(site)
+        if isinstance(self.dataset, OwnedSource) and self.dataset.is_owned:
+            raise InputError(
+                f"{type(self).__name__}: the data set has a path for each client, so nothing is "
+                "partitioned; use partition=none"
+            )
+        return self.dataset.load()
+
+    def refuse_owned(self, reason: str) -> None:
+        """Refuse data that clients own."""
+        if isinstance(self.partition, NoPartition):
+            raise InputError(
+                f"{type(self).__name__} needs a data set that is partitioned ({reason}); choose "
+                "another partition than none, or another problem"
+            )
 
     def network(self, data: Dataset, outputs: int, site: Site) -> nn.Module:
         """Return the network for this data, initialised from the site's seed."""

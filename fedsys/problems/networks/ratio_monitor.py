@@ -75,7 +75,8 @@ class MonitoredRatioLoss(BinaryClassification):
                 "algorithm=localsgdm_rl_monitor does; use problem=ratio_loss, whose weights come "
                 "from the class counts"
             )
-        data = self.imbalance(self.dataset.load(), site.seed)
+        self.refuse_owned("the server has auxiliary samples of each class")
+        data = self.imbalance(self.load(site), site.seed)
         scorer = Scorer(self.network(data, 1, site))
         return MonitoredRatioOracle(
             site,

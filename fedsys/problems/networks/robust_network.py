@@ -49,7 +49,7 @@ class RobustNetwork(NetworkProblem):
 
     def oracle(self, site: Site) -> RobustNetworkOracle:
         """Return the oracle of the clients hosted at a site."""
-        data = self.dataset.load()
+        data = self.load(site)
         players = (self.network(data, data.classes, site), Perturbation(data.input_shape))
         clients, terms = self.client_data(data, site), (NONE, Ball(self.radius))
         return RobustNetworkOracle(site, _loss, players, clients, self.vectorize, terms=terms)
@@ -84,9 +84,9 @@ class RobustNetworkOracle(MinimaxNetworkOracle):
         def both(inputs: Tensor) -> Tensor:
             return torch.stack([net(inputs), net(perturb(inputs))], dim=1)
 
-        logits = self.test_outputs(z, sync, both)
+        logits, labels = self.test_outputs(z, sync, both), self.test_labels(sync)
         metrics = super().evaluate(z, sync)
         if self.site.placement.rank == 0:
-            clean, perturbed = (accuracy(part, self.data.test_labels) for part in logits.unbind(1))
+            clean, perturbed = (accuracy(part, labels) for part in logits.unbind(1))
             metrics |= {"test_accuracy": clean, "test_accuracy_perturbed": perturbed}
         return metrics
