@@ -60,7 +60,8 @@ class Settings:
 def register() -> None:
     """Register the types for the files in conf/, as `schema`, and the functions below."""
     ConfigStore.instance().store("schema", Settings)
-    for name, function in (("by_scale", by_scale), ("steps_of_epochs", steps_of_epochs)):
+    resolvers = by_scale, steps_of_epochs, of_public_data
+    for name, function in ((one.__name__, one) for one in resolvers):
         OmegaConf.register_new_resolver(f"fedsys.{name}", function, replace=True)
 
 
@@ -73,6 +74,11 @@ def steps_of_epochs(epochs: float, samples: int, *, _root_: DictConfig) -> int:
     """Resolve ${fedsys.steps_of_epochs:E,N}: the steps of E epochs over N samples."""
     seen = (_root_.clients or 1) * int(_root_.problem.batch_size)
     return max(1, round(epochs * samples / seen))
+
+
+def of_public_data(value: Any, *, _root_: DictConfig) -> Any:
+    """Resolve ${fedsys.of_public_data:A}: A for a public data set, null for one of your own."""
+    return None if "path" in (_root_.get("dataset") or {}) else value
 
 
 def folder() -> Path:

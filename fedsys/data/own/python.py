@@ -14,7 +14,7 @@ from fedsys.core.errors import InputError
 from fedsys.core.site import Site
 from fedsys.data.dataset import Dataset
 from fedsys.data.own.frames import frame_of
-from fedsys.data.own.source import OwnSource, Pair, PairPart, ClientPart
+from fedsys.data.own.source import ClientPart, OwnSource, Pair, PairPart
 from fedsys.data.own.table import Table, TablePart
 from fedsys.data.own.tensors import TensorFiles, built
 

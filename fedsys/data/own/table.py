@@ -16,7 +16,7 @@ from fedsys.data.dataset import Dataset
 from fedsys.data.own.encoding import TableEncoding, as_text, codes, kind_of
 from fedsys.data.own.frames import Frame, read_frame
 from fedsys.data.own.schema import NUMBER, TEXT, Schema, named_client
-from fedsys.data.own.source import OwnFiles, ClientPart, owners
+from fedsys.data.own.source import ClientPart, OwnFiles, owners
 from fedsys.data.sources.tables import GroupedDataset
 
 _DIGITS = 12
@@ -111,15 +111,8 @@ class Table(OwnFiles[TablePart]):
         for name, kind in columns.items():
             is_label = name == self.label and self.classes is None and kind == TEXT
             is_category = name == self.group or (name != self.label and kind == TEXT)
-            if (not is_label and not is_category) or name in self.categories:
-                continue
-            if not self.share_categories:
-                option = "dataset.classes" if is_label else f"+dataset.categories.{name}"
-                raise InputError(
-                    f"{where}: column {name!r} needs the list of its values, {option}="
-                    "[...]; or let clients share the values by dataset.share_categories=true"
-                )
-            shared[name] = sorted({*as_text(train[name]), *as_text(test[name])})
+            if self.share_categories and (is_label or is_category) and name not in self.categories:
+                shared[name] = sorted({*as_text(train[name]), *as_text(test[name])})
         classes = 0
         if self.classes is None and columns[self.label] == NUMBER:
             classes = 1 + max(
@@ -184,8 +177,16 @@ class Table(OwnFiles[TablePart]):
 
     def _values_of(self, name: str, schema: Schema) -> list[str]:
         """Return the values of a column of text, or of the group."""
-        given = self.categories.get(name)
-        return schema.values[name] if given is None else [str(value) for value in given]
+        given = self.categories.get(name, schema.values.get(name))
+        if given is None:
+            raise self._unknown_values(name, f"+dataset.categories.{name}")
+        return [str(value) for value in given]
+
+    def _unknown_values(self, name: str, option: str) -> InputError:
+        return InputError(
+            f"table: column {name!r} needs the list of its values, {option}=[...]; or let clients "
+            "share the values by dataset.share_categories=true"
+        )
 
     def _class_names(self, schema: Schema) -> list[str]:
         """Return the values of the label in the order of the classes."""
@@ -193,6 +194,8 @@ class Table(OwnFiles[TablePart]):
             names = [str(value) for value in self.classes]
         elif self.label in schema.values:
             names = schema.values[self.label]
+        elif schema.columns[self.label] == TEXT:
+            raise self._unknown_values(self.label, "dataset.classes")
         else:
             names = [str(label) for label in range(schema.classes)]
         if len(names) < 2:
