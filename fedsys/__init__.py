@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fedsys.training.result import Result
     from fedsys.training.sweep import sweep
     from fedsys.training.sweep_result import SweepResult
+    from fedsys.training.trained_model import TrainedModel, load_model
 
 __version__ = "0.1.0"
 
@@ -52,7 +53,9 @@ __all__ = [
     "State",
     "SweepResult",
     "Sync",
+    "TrainedModel",
     "VariationalProblem",
+    "load_model",
     "run",
     "sweep",
     "tune_process",
@@ -70,6 +73,8 @@ _MODULES = {
     "State": "fedsys.core.algorithm",
     "SweepResult": "fedsys.training.sweep_result",
     "Sync": "fedsys.core.sync",
+    "TrainedModel": "fedsys.training.trained_model",
+    "load_model": "fedsys.training.trained_model",
     "run": "fedsys.training.api",
     "sweep": "fedsys.training.sweep",
     "tune_process": "fedsys.system.process",

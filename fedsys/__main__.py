@@ -14,6 +14,10 @@ def main() -> None:
 
         print(f"fedsys {__version__}")
         return
+    if sys.argv[1:2] and sys.argv[1] in ("predict", "export"):
+        from fedsys.cli.models import main as use_model
+
+        sys.exit(use_model(sys.argv[1:]))
     tune_process()
     end_with_launcher()
     # Until a run handles the signal, Ctrl-C ends the process without a traceback.

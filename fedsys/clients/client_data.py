@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsys.clients.batches import Batches, piece_size
+from fedsys.communication.values import integer, list_of
 from fedsys.core.cancellation import cancellable
 from fedsys.core.errors import InputError
 from fedsys.core.site import Site
@@ -30,6 +32,7 @@ class ClientData:
         client_split: the partition of the data set.
         prepare: turns inputs in bytes into numbers; None if they are numbers.
         test_sizes: the number of test samples of each hosted client; None if the part is common.
+        form: what a prediction needs to know of the data: shape of inputs, classes, preparation.
     """
 
     batches: Batches
@@ -40,6 +43,7 @@ class ClientData:
     client_split: ClientSplit | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
     test_sizes: list[int] | None = None
+    form: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -75,6 +79,7 @@ class ClientData:
             client_split,
             prepare,
             _test_sizes(data, site),
+            {**_form_of(data), "samples_by_client": _sizes_by_client(client_split, site)},
         )
 
     def test_pieces(self, rows: Tensor) -> Iterator[Tensor]:
@@ -108,6 +113,28 @@ def refuse_clients_without_samples(sizes: list[int], site: Site) -> None:
                 f"client {client} has no training sample left; leave the client out, or keep "
                 "more of its samples"
             )
+
+
+def _form_of(data: Dataset) -> dict[str, Any]:
+    """Return what a prediction needs to know of a data set, as JSON."""
+    preparation: Mapping[str, Any] | None = data.preparation
+    if preparation is None and data.train_inputs.dtype == torch.uint8:
+        scaling = {"mean": list(data.scaling.mean), "std": list(data.scaling.std)}
+        channels, size = data.input_shape[0], data.input_shape[-1]
+        preparation = {"kind": "images", "size": size, "channels": channels, **scaling}
+    return {
+        "input_shape": list(data.input_shape),
+        "classes": data.classes,
+        "preparation": preparation or {"kind": "tensors"},
+    }
+
+
+def _sizes_by_client(client_split: ClientSplit, site: Site) -> list[int]:
+    sizes = [len(part) for part in client_split.parts]
+    if not client_split.is_owned:
+        return sizes
+    mine = sizes[site.hosted.start : site.hosted.stop]
+    return [size for rank in site.peers.gather(mine, list_of(integer)) for size in rank]
 
 
 def _test_sizes(data: Dataset, site: Site) -> list[int] | None:

@@ -16,10 +16,10 @@ from fedsys.reproduce.figure import draw
 from fedsys.reproduce.lines import lines_of
 from fedsys.reproduce.pool import OUTPUT, run_all
 from fedsys.reproduce.progress import Progress
-from fedsys.reproduce.provenance import cores
 from fedsys.reproduce.results import EntryResult, result_of, table, verdict_lines
 from fedsys.reproduce.sweep import count_runs, planned_runs, scale_of
 from fedsys.reproduce.writing import publish
+from fedsys.system.provenance import cores
 from fedsys.training.run_directory import write
 
 RESULT = "result.json"

@@ -17,9 +17,9 @@ from threading import Thread
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-from fedsys.reproduce.provenance import commit, cores, machine, today
 from fedsys.reproduce.sweep import PlannedRun
 from fedsys.system.process import tune_process
+from fedsys.system.provenance import commit, cores, machine, today
 from fedsys.training.run_directory import write
 from fedsys.training.run_files import UnreadableError, is_number, read_object
 

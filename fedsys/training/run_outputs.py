@@ -8,6 +8,7 @@ from typing import Any
 from fedsys.core.metrics import Record
 from fedsys.training.console import Display, show_finished
 from fedsys.training.loggers import BackgroundLogger
+from fedsys.training.model_file import MODEL_FILE, model_note
 from fedsys.training.partition_files import client_split_of, plot_client_split, save_client_split
 from fedsys.training.result import Result
 from fedsys.training.run_directory import RunDirectory
@@ -55,6 +56,7 @@ class RunOutputs:
             with self._directory.writing():
                 save_client_split(self._client_split, self._directory.path)
         self._directory.note("data.json", self._runner.description())
+        self._directory.note(MODEL_FILE, model_note(self._runner.oracle, self._config))
         self._loggers.begin(self._directory.path, self._config)
         heading = self._title()
         if step:

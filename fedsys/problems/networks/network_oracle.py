@@ -127,6 +127,13 @@ class NetworkOracle(SteppingOracle):
         own = self.data.test_labels.double().split_with_sizes(self.data.test_sizes)
         return pooled(own, sync).long()
 
+    def form(self) -> dict[str, Any]:
+        """Return what is needed to use the network after the run, as JSON."""
+        net = getattr(self.min_player, "net", self.min_player)
+        inputs = next(iter(self.data.test_pieces(torch.zeros(1, dtype=torch.int64))))
+        with torch.no_grad(), self._evaluating():
+            return {**self.data.form, "outputs": net(inputs).shape[1]}
+
     def own_test_outputs(
         self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]
     ) -> list[Tensor]:

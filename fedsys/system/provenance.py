@@ -7,19 +7,28 @@ import platform
 import subprocess
 from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
 from pathlib import Path
 
 import torch
-
-import fedsys
 
 _CODE = ("fedsys", "conf", "papers/*/entries.yaml")
 
 
 @cache
+def version() -> str:
+    """Return the version of the installed package."""
+    try:
+        return installed_version("fedsys")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@cache
 def commit() -> str:
     """Return the commit of this code, with "+" for uncommitted changes, or the package version."""
-    repository = Path(fedsys.__file__).resolve().parents[1]
+    repository = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(repository), *arguments]
@@ -27,11 +36,11 @@ def commit() -> str:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")) != repository:
-            return fedsys.__version__
+            return version()
         changed = git("status", "--porcelain", "--untracked-files=no", "--", *_CODE)
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return fedsys.__version__
+        return version()
 
 
 @cache
