@@ -2,12 +2,14 @@
 #
 # Variables:
 #   PYTHON  the Python interpreter (>= 3.11) of the virtual environment
+#   JOBS    processes of `make test`
 #   RANKS   processes of `make run`; clients=N sets the clients independently of it
 #   ARGS    Hydra overrides for `make run`, further arguments for pytest and the benchmarks
 #   TORCH   the version of torch for `make test-torch`
 
 PYTHON ?= python3
 RANKS  ?= 4
+JOBS   ?= 3
 ARGS   ?=
 TORCH  ?= 2.15.0
 
@@ -39,7 +41,7 @@ test: $(VENV)/.dev ## run the linter, the format check, the type checker and the
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-fuzz: $(VENV)/.dev ## test bad overrides, damaged files, changed settings and killed ranks
 	$(BIN)/python -m pytest tests/fuzz $(ARGS)
