@@ -25,8 +25,9 @@ from fedsys.core.site import Site
 from fedsys.data import IID, Dataset
 from fedsys.models import MLP, CifarResNet, ModelSource
 from fedsys.problems.networks import classification
-from fedsys.problems.networks.binary import Scorer, cross_entropy
+from fedsys.problems.networks.binary import cross_entropy
 from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle, NetworkOracle
+from fedsys.problems.networks.scorer import Scorer
 
 SAMPLES, BATCH, LR = 2048, 32, 0.01
 NEVER = 10**9

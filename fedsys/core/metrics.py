@@ -2,6 +2,8 @@
 
 A record is one line of metrics.jsonl. It has bookkeeping columns (`BOOKKEEPING`) and metrics. The
 console, curves.png, summary.json, reports and reproductions ask `metric(name)` how to treat one.
+The metric of each client is a list of M numbers under the name of the metric with `_clients`, with
+None for a client without a value. Lists are shown, and never compared, averaged or optimised.
 """
 
 from __future__ import annotations
@@ -9,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 from fedsys.core.errors import InputError
 
-Record = dict[str, float]
+Record = dict[str, Any]
+"""Numbers by name, and lists of the numbers of each client, see `client_metrics_of`."""
+
+CLIENTS = "_clients"
+"""What the name of the list of a metric of each client ends with."""
 
 BOOKKEEPING = frozenset({
     "step", "round", "exchanges", "bytes_up", "bytes_down", "bytes_control",
@@ -147,6 +153,25 @@ _BUILT_IN = (
         "higher",
     ),
     Metric("auc", "Area under the ROC curve.", "higher"),
+    Metric("auc_error_bound", "Largest error of the AUC that was computed from counts of scores."),
+    Metric(
+        "average_precision", "Area under the precision-recall curve, summed over steps.", "higher"
+    ),
+    Metric(
+        "sensitivity_at_specificity",
+        "Largest sensitivity of a threshold with at least the specificity problem.specificity.",
+        "higher",
+    ),
+    Metric(
+        "calibration_error",
+        "Mean distance of score and fraction of positives, in 15 bins of the scores.",
+    ),
+    Metric(
+        "partial_auc",
+        "Area under the ROC curve up to the false-positive rate problem.max_fpr, scaled to [0, 1] "
+        "with 0.5 for chance.",
+        "higher",
+    ),
     Metric("accuracy", "Fraction of samples that are classified correctly.", "higher"),
     Metric("loss", "Mean loss of the samples."),
     Metric("eqopp", "Equal opportunity: largest difference of two groups' true-positive rates."),
@@ -209,6 +234,9 @@ def metric(name: str) -> Metric:
     """
     if name in _registry:
         return _registry[name]
+    if name.endswith(CLIENTS) and (of := metric(name.removesuffix(CLIENTS))).meaning:
+        meaning = f"{of.meaning.removesuffix('.')}, of each client."
+        return replace(of, name=name, meaning=meaning, headline=False, vanishes=False)
     for prefix, place in _PREFIXES.items():
         base = metric(name.removeprefix(prefix)) if name.startswith(prefix) else None
         if base is not None and base.meaning:
@@ -236,14 +264,28 @@ def importance(name: str) -> tuple[int, str]:
 
 
 def metrics_of(record: Record) -> dict[str, float]:
-    """Return the metrics of a record, without its bookkeeping columns."""
-    return {name: value for name, value in record.items() if name not in BOOKKEEPING}
+    """Return the metrics of a record, without its bookkeeping columns and the clients' lists."""
+    return {
+        name: value
+        for name, value in record.items()
+        if name not in BOOKKEEPING and not isinstance(value, list)
+    }
+
+
+def client_metrics_of(record: Record) -> dict[str, list[float | None]]:
+    """Return the metrics of each client, by the name of the metric: `test_auc`, a list of M."""
+    return {
+        name.removesuffix(CLIENTS): value
+        for name, value in record.items()
+        if isinstance(value, list)
+    }
 
 
 def headline(record: Record) -> str:
     """Return the name of the most informative metric of a record: `step` if it has none."""
-    known = min((name for name in record if metric(name).headline), key=importance, default="drift")
-    return known if known in record else next(iter(metrics_of(record)), "step")
+    found = metrics_of(record)
+    known = min((name for name in found if metric(name).headline), key=importance, default="drift")
+    return known if known in found else next(iter(found), "step")
 
 
 def labelled(name: str, noisy: bool) -> str:

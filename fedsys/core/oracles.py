@@ -41,6 +41,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 from torch import Tensor
 
 from fedsys.core.constants import Constants
+from fedsys.core.metrics import Record
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 
@@ -84,7 +85,7 @@ class Oracle(Protocol):
     def constants(self, sync: Sync) -> Constants | None:
         """Return the constants that theorems use, over all clients; None if they are unknown."""
 
-    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
+    def evaluate(self, z: Tensor, sync: Sync) -> Record:
         """Return the metrics of the problem at a point [C, d], the same on all ranks.
 
         The rows hold the mean over all clients, except for entries that a client keeps to itself

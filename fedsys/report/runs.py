@@ -74,7 +74,7 @@ def read_run(folder: Path) -> tuple[Run | None, list[str]]:
         warnings.append(f"{folder}: no summary.json, the run is unfinished; shown to round {last}")
     elif not records:
         warnings.append(f"{folder}: no metrics.jsonl; only the last record is shown")
-        records = [{name: float(value) for name, value in summary["final"].items()}]
+        records = [_in_floats(summary["final"])]
     return Run(folder, dict(_flat(config)), str(config.get("seed", "")), records, summary), warnings
 
 
@@ -119,12 +119,16 @@ def _records(path: Path) -> tuple[list[Record], list[str]]:
         metrics = files.read_metrics(path)
     except UnreadableError as error:
         return [], [f"{error}; it is ignored"]
-    records = [{name: float(value) for name, value in r.items()} for r in metrics.records]
+    records = [_in_floats(record) for record in metrics.records]
     lines = files.named_lines(metrics.unread)
     warning = (
         f"{path}: {lines} cannot be read; {'it is' if len(metrics.unread) == 1 else 'they are'}"
     )
     return records, [f"{warning} ignored"] if metrics.unread else []
+
+
+def _in_floats(record: Record) -> Record:
+    return {n: value if isinstance(value, list) else float(value) for n, value in record.items()}
 
 
 def _settings(path: Path) -> tuple[dict[str, Any], list[str]]:

@@ -35,7 +35,7 @@ class Row:
 
     def value(self, metric: str) -> float:
         """Return the mean of a metric over the seeds."""
-        return mean(run.final[metric] for run in self.runs)
+        return mean(float(run.final[metric]) for run in self.runs)
 
     def spread(self, metric: str) -> str:
         """Format the mean and the standard deviation of a metric over the seeds."""
@@ -47,8 +47,8 @@ def best_rows(runs: Iterable[Run], metric: str, by: str = "algorithm") -> list[R
     groups: dict[tuple[str, Any], list[Run]] = defaultdict(list)
     for run in runs:
         row = run.choices[by]
-        if metric not in run.final:
-            known = ", ".join(run.final)
+        if isinstance(run.final.get(metric, []), list):
+            known = ", ".join(n for n, value in run.final.items() if not isinstance(value, list))
             raise InputError(f"{row} reports no metric named {metric!r}; it reports {known}")
         groups[row, tuple(sorted(run.settings.items()))].append(run)
     sign = metric_named(metric).sign

@@ -155,7 +155,10 @@ def _print_results(
 
     table = Table("", "final", box=None, pad_edge=False)
     for name, value in summary["final"].items():
-        text = human_bytes(value) if name.startswith("bytes") else f"{value:.6g}"
+        if isinstance(value, list):
+            text = client_range(value)
+        else:
+            text = human_bytes(value) if name.startswith("bytes") else f"{value:.6g}"
         if name == "bytes_up" and compression != "none":
             text += f" ({compression}; {UNCOMPRESSED})"
         table.add_row(name, text)
@@ -170,6 +173,17 @@ def _print_results(
         print(line)
     for what, path in files.items():
         print(f"{what}: {path}", flush=True)
+
+
+def client_range(values: Sequence[float | None]) -> str:
+    """Return the lowest and the highest value of the clients, with their numbers."""
+    known = [(value, client) for client, value in enumerate(values) if value is not None]
+    if not known:
+        return f"undefined for all {len(values)} clients"
+    (low, first), (high, last) = min(known), max(known)
+    missing = len(values) - len(known)
+    undefined = f", {missing} undefined" if missing else ""
+    return f"{low:.6g} (client {first}) to {high:.6g} (client {last}){undefined}"
 
 
 def _progress_bar(total: int) -> tuple[Progress, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import nan
 from pathlib import Path
+from typing import Any
 
-from fedsys.core.metrics import Record, importance, metric, metrics_of
+from fedsys.core.metrics import Record, client_metrics_of, importance, metric, metrics_of
 
 _PANEL = (4.2, 3.4)
 _LARGEST_VALUE = 1e100
 """The ticks of a logarithmic axis up to nearly 1e308 overflow, and cannot be drawn."""
+MOST_CLIENTS = 64
+"""The clients whose curves are drawn."""
 _LAST_GLYPH, _LONGEST_TEXT = 0x2FFF, 200
 
 
@@ -26,6 +29,7 @@ def plot(records: list[Record], path: Path, title: str) -> None:
     room |= {"bottom": 0.55 / height, "top": 1 - 0.45 / height, "wspace": 0.42}
     panels = figure.subplots(1, len(names), squeeze=False, gridspec_kw=room)
     for name, panel in zip(names, panels[0], strict=True):
+        draw_clients(panel, records, name)
         points = [(r["round"], r[name]) for r in records if name in r]
         rounds = [at for at, _ in points]
         values = drawable(value for _, value in points)
@@ -41,6 +45,16 @@ def plot(records: list[Record], path: Path, title: str) -> None:
         panel.grid(alpha=0.3)
     figure.suptitle(picture_text(title))
     figure.savefig(path, dpi=110)
+
+
+def draw_clients(panel: Any, records: Sequence[Record], name: str, axis: str = "round") -> None:
+    """Draw a metric of each client, if records have it, as thin lines behind the others."""
+    found = [(r[axis], client_metrics_of(r)[name]) for r in records if name in client_metrics_of(r)]
+    clients = max((len(values) for _, values in found), default=0)
+    for client in range(min(clients, MOST_CLIENTS)):
+        line = [values[client] if client < len(values) else None for _, values in found]
+        y = drawable(nan if value is None else value for value in line)
+        panel.plot([x for x, _ in found], y, color="0.6", linewidth=0.6, zorder=1)
 
 
 def drawable(values: Iterable[float]) -> list[float]:

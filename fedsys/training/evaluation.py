@@ -12,6 +12,7 @@ from typing_extensions import override
 from fedsys.communication import Communicator
 from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError, cancelled_if
+from fedsys.core.metrics import Record
 from fedsys.core.oracles import Oracle, Reporting
 from fedsys.core.sync import Serve, Sync
 from fedsys.core.traffic import Traffic
@@ -42,7 +43,7 @@ class Evaluation:
         self._oracle, self._communicator = oracle, communicator
         self._is_asked_to_stop = is_asked_to_stop
 
-    def metrics(self, points: dict[str, Tensor]) -> dict[str, float]:
+    def metrics(self, points: dict[str, Tensor]) -> Record:
         """Return the problem's metrics at all points; raise `CancelledError` on all ranks."""
         return self._agreed(
             lambda sync: {

@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from fedsys.communication.values import boolean, dict_of, optional, real, text
+from fedsys.communication.values import boolean, optional, text
 from fedsys.core.errors import (
     InputError,
     InterruptedRunError,
@@ -43,7 +43,7 @@ from fedsys.training.run_options import (
 )
 from fedsys.training.run_outputs import RunOutputs
 from fedsys.training.runner import Runner
-from fedsys.training.summary import numbers, outcome, parse_outcome
+from fedsys.training.summary import numbers, outcome, parse_outcome, parse_record
 
 _SECONDS_FOR_A_RUN_THAT_ENDS = 5.0
 """How long to wait for the ranks of a launcher that was killed; the kernel ends them at once."""
@@ -177,7 +177,7 @@ class _Job:
         if self._world.rank == 0 and resume:
             summary = self._directory.finished(self._runner.plan.is_over)
         gather = self._world.transport.all_gather_values
-        found = gather(summary and summary["final"], optional(dict_of(real)))[0]
+        found = gather(summary and summary["final"], optional(parse_record))[0]
         is_known = gather(compared, boolean)[0]
         if found is None:
             return None
@@ -221,7 +221,7 @@ class _Job:
 def _objective(name: str | None, record: Record) -> float:
     """Return the value of the metric that a sweeper optimises."""
     name = name or headline(record)
-    if name not in record:
+    if isinstance(record.get(name, []), list):
         known = ", ".join(metrics_of(record))
         raise InputError(f"objective must be one of {known}; got {name}")
-    return record[name]
+    return float(record[name])

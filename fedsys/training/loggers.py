@@ -13,8 +13,10 @@ from typing_extensions import override
 
 from fedsys.core.errors import FedsysError, InputError, require
 from fedsys.core.fields import check_types, type_hints
+from fedsys.core.metrics import Record, client_metrics_of
 
-Record = dict[str, float]
+_MOST_CLIENTS = 64
+"""The clients whose metrics are logged one by one."""
 
 
 class Logger(Protocol):
@@ -98,7 +100,7 @@ class TensorBoard(Logger):
 
     @override
     def record(self, record: Record) -> None:
-        for name, value in record.items():
+        for name, value in scalars(record).items():
             self._writer.add_scalar(name, value, int(record["round"]))
 
     @override
@@ -131,7 +133,7 @@ class WandB(Logger):
 
     @override
     def record(self, record: Record) -> None:
-        self._run.log(record, step=int(record["step"]))
+        self._run.log(scalars(record), step=int(record["step"]))
 
     @override
     def finish(self) -> None:
@@ -163,11 +165,21 @@ class MLflow(Logger):
 
     @override
     def record(self, record: Record) -> None:
-        self._mlflow.log_metrics(record, step=int(record["step"]))
+        self._mlflow.log_metrics(scalars(record), step=int(record["step"]))
 
     @override
     def finish(self) -> None:
         self._mlflow.end_run()
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """Return the numbers of a record; that of client m is called NAME/client_m, for 64 at most."""
+    found = {name: value for name, value in record.items() if not isinstance(value, list)}
+    for name, values in client_metrics_of(record).items():
+        for client, value in enumerate(values[:_MOST_CLIENTS]):
+            if value is not None:
+                found[f"{name}/client_{client}"] = value
+    return found
 
 
 def _require_package(logger: Logger) -> None:

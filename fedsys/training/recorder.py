@@ -11,12 +11,12 @@ from torch import Tensor
 from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.errors import FedsysError, NonFiniteError
+from fedsys.core.metrics import Record
 from fedsys.training.clock import TrainingClock
 from fedsys.training.evaluation import Evaluation
 from fedsys.training.non_finite import NonFiniteLocator
 from fedsys.training.oracle_calls import OracleCalls
 from fedsys.training.points import Points
-from fedsys.training.result import Record
 
 
 @dataclass
@@ -113,14 +113,14 @@ class Recorder:
 
     def _complete(self, record: Record, points: dict[str, Tensor], state: State) -> bool:
         try:
-            record = {**record, **self.evaluation.metrics(points)}
+            found = self.evaluation.metrics(points)
             if self.guarantee is not None:
                 steps = int(record["step"])
-                record.update(self.evaluation.guaranteed(self.guarantee, state, steps))
+                found.update(self.evaluation.guaranteed(self.guarantee, state, steps))
         except CancelledError:
             self.pending = record
             return False
-        self.pending = {}
+        record, self.pending = {**record, **found}, {}
         self._pass_on_warnings(record)
         self.records.append(record)
         failure: FedsysError | None = None

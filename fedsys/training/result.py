@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedsys.core.algorithm import Algorithm, State
 from fedsys.core.constants import Theory
+from fedsys.core.metrics import Record
 
-Record = dict[str, float]
+__all__ = ["Record", "Result"]
 
 
 @dataclass(frozen=True)

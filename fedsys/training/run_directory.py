@@ -15,9 +15,10 @@ from typing import IO, Any
 from torch import Tensor
 
 from fedsys.core.errors import InputError, StorageError
+from fedsys.core.metrics import Record
 from fedsys.training import run_files as files
 from fedsys.training.compared_settings import compared_settings, differences, refusal
-from fedsys.training.run_files import Record, UnreadableError
+from fedsys.training.run_files import UnreadableError
 from fedsys.training.run_lock import RunLock
 
 _OTHER_PLACE = (

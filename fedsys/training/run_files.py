@@ -13,9 +13,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from fedsys.core.metrics import BOOKKEEPING, Record
 from fedsys.training.redaction import redacted
-
-Record = dict[str, float]
 
 METRICS, SUMMARY, CONFIG = "metrics.jsonl", "summary.json", "config.yaml"
 FINAL, CHECKPOINTS = "final.safetensors", "checkpoints"
@@ -68,21 +67,34 @@ def named_lines(numbers: list[int]) -> str:
 
 
 def record_of(content: object) -> Record:
-    """Return the content if it is a record: numbers by name, with its step and round."""
-    record = numbers_of(content)
-    if not all(isfinite(record.get(name, -1)) and record.get(name, -1) >= 0 for name in _PLACE):
-        raise ValueError("a record has a step and a round")
+    """Return the content if it is a record: values by name, with its step and round."""
+    record = values_of(content)
+    for name in _PLACE:
+        value = record.get(name, -1)
+        if not is_number(value) or not isfinite(value) or value < 0:
+            raise ValueError("a record has a step and a round")
     return record
 
 
 _PLACE = ("step", "round")
 
 
-def numbers_of(content: object) -> Record:
-    """Return the content if it is a dictionary of numbers by name."""
-    if not isinstance(content, dict) or not all(map(is_number, content.values())):
-        raise ValueError("not numbers by name")
+def values_of(content: object) -> Record:
+    """Return the content if it is a dictionary of numbers, or of lists of numbers, by name.
+
+    Lists are for metrics of each client, and have null for a client without a value. The columns
+    that say where in the run a record is, and what it has cost, are numbers.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("not values by name")
+    for name, value in content.items():
+        if not (is_number(value) or (name not in BOOKKEEPING and _is_list_of_clients(value))):
+            raise ValueError("not values by name")
     return content
+
+
+def _is_list_of_clients(value: object) -> bool:
+    return isinstance(value, list) and all(one is None or is_number(one) for one in value)
 
 
 def is_number(value: object) -> bool:
@@ -176,7 +188,7 @@ def read_summary(path: Path) -> tuple[dict[str, Any], list[str]]:
 def _fits(name: str, value: Any) -> bool:
     """Return whether an entry of a summary has the type that its readers expect."""
     if name == "final":
-        return isinstance(value, dict) and bool(value) and all(map(is_number, value.values()))
+        return bool(value) and _is_values(value)
     if name == "choices":
         return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
     if name == "seconds_waited_by_rank":
@@ -184,6 +196,13 @@ def _fits(name: str, value: Any) -> bool:
     if name == "theory":
         return value is None or _is_theory(value)
     return name != "hyperparameters" or isinstance(value, dict)
+
+
+def _is_values(value: Any) -> bool:
+    try:
+        return bool(values_of(value))
+    except ValueError:
+        return False
 
 
 def _is_theory(value: Any) -> bool:

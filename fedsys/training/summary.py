@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fedsys.communication import Communicator
-from fedsys.communication.values import dict_of, integer, list_of, real
+from fedsys.communication.values import dict_of, integer, list_of, optional, real
 from fedsys.core.metrics import Record, metric, metrics_of
 from fedsys.core.placement import Placement
 from fedsys.training.redaction import redacted
@@ -90,14 +90,23 @@ def best(records: list[Record]) -> Record:
     return found
 
 
+def parse_record(value: Any) -> Record:
+    """Accept a record: numbers by name, and lists of numbers of the clients."""
+    return dict_of(_number_or_list)(value)
+
+
+def _number_or_list(value: Any) -> Any:
+    return list_of(optional(real))(value) if isinstance(value, list) else real(value)
+
+
 def outcome(communicator: Communicator, result: Result) -> tuple[object, ...]:
     """Return what a rank sends to the others after its run, for `parse_outcome`."""
     dropped = list(communicator.dropped.items())
     return communicator.traffic.seconds_waited, dropped, result.records[-1:]
 
 
-def parse_outcome(value: Any) -> tuple[float, Counter[int], list[dict[str, float]]]:
+def parse_outcome(value: Any) -> tuple[float, Counter[int], list[Record]]:
     """Return the seconds that a rank waited, its drops by client, and its last record."""
     waited, dropped, records = value
     counts = {integer(client): integer(count) for client, count in dropped}
-    return real(waited), Counter(counts), list_of(dict_of(real))(records)
+    return real(waited), Counter(counts), list_of(parse_record)(records)

@@ -11,9 +11,9 @@ from typing_extensions import override
 
 from fedsys.core.algorithm import Algorithm
 from fedsys.core.errors import FedsysError, InputError
-from fedsys.core.metrics import headline, metrics_of
+from fedsys.core.metrics import Record, headline, metrics_of
 from fedsys.core.metrics import metric as metric_named
-from fedsys.training.result import Record, Result
+from fedsys.training.result import Result
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class SweepSetting:
 
     def finals(self, metric: str) -> list[float]:
         """Return the last values of a metric, one for each seed whose run ended well."""
-        return [run.final[metric] for run in self.runs if not run.error and metric in run.final]
+        finals = [run.final.get(metric) for run in self.runs if not run.error]
+        return [value for value in finals if isinstance(value, int | float)]
 
     def mean(self, metric: str) -> float | None:
         """Return the mean over the seeds; None if a seed failed, which would bias it."""

@@ -15,21 +15,20 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import override
 
 from fedsys.clients.client_data import ClientData
 from fedsys.clients.mapping import Loss
 from fedsys.core.errors import InputError, require
 from fedsys.core.site import Site
-from fedsys.core.sync import Sync
 from fedsys.data import Imbalance
-from fedsys.problems.networks.binary import Scorer, area_under_curve
 from fedsys.problems.networks.network_oracle import MinimaxNetworkOracle
-from fedsys.problems.networks.network_problem import NetworkProblem
+from fedsys.problems.networks.score_evaluation import ScoredOracle
+from fedsys.problems.networks.scored_problem import ScoredProblem
+from fedsys.problems.networks.scorer import Scorer
 
 
 @dataclass(frozen=True)
-class DeepAUC(NetworkProblem):
+class DeepAUC(ScoredProblem):
     """min over (w, a, b), max over alpha of the square surrogate of 1 - AUC.
 
         F = (1-p)(h-a)^2 1+ + p(h-b)^2 1- + 2(1+alpha)(p h 1- - (1-p) h 1+) - p(1-p) alpha^2
@@ -60,7 +59,7 @@ class DeepAUC(NetworkProblem):
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """Return the oracle of the clients hosted at a site."""
-        return DeepAUCOracle(*self._parts(site))
+        return DeepAUCOracle(*self._parts(site), evaluation=self.score_evaluation)
 
     def _parts(
         self, site: Site
@@ -136,9 +135,5 @@ class _AUCLoss:
         return (of_h * h * (1 - h))[:, :, None], of_means, of_alpha
 
 
-class DeepAUCOracle(MinimaxNetworkOracle):
+class DeepAUCOracle(ScoredOracle, MinimaxNetworkOracle):
     """An oracle that reports train_loss, and test_auc of the averaged model on the test set."""
-
-    @override
-    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        return {**super().evaluate(z, sync), **area_under_curve(self, z, sync)}

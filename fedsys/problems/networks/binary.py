@@ -11,24 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from typing_extensions import override
 
 from fedsys.clients.mapping import Loss
 from fedsys.clients.small_models import slopes
 from fedsys.core.errors import require
 from fedsys.core.site import Site
-from fedsys.core.sync import Sync
 from fedsys.data import Imbalance
-from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle, NetworkOracle
-from fedsys.problems.networks.network_problem import NetworkProblem
-from fedsys.system.compat import torchmetrics
+from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle
+from fedsys.problems.networks.score_evaluation import ScoredOracle
+from fedsys.problems.networks.scored_problem import ScoredProblem
+from fedsys.problems.networks.scorer import Scorer
 
 
 @dataclass(frozen=True)
-class BinaryClassification(NetworkProblem):
+class BinaryClassification(ScoredProblem):
     """min over w of the cross-entropy of a network with one output, evaluated by the AUC.
 
     A baseline of Zhang et al. (NeurIPS 2023), arXiv:2304.10101, Table 1. The ratio loss of Wang et
@@ -69,24 +67,9 @@ class BinaryClassification(NetworkProblem):
             shares = clients.totals.double() / clients.totals.sum()
             odds = float(shares[1]) / (1 - float(shares[1]))
             loss = RatioLoss(1 + self.ratio_weight * odds, 1 + self.ratio_weight / odds)
-        return BinaryClassificationOracle(site, loss, (scorer,), clients, self.vectorize)
-
-
-class Scorer(nn.Module):
-    """A network with one output, the logit of its score in (0, 1)."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def logits(self, inputs: Tensor) -> Tensor:
-        """Return the network's only output."""
-        logits: Tensor = self.net(inputs)[:, 0]
-        return logits
-
-    @override
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.sigmoid(self.logits(inputs))
+        return BinaryClassificationOracle(
+            site, loss, (scorer,), clients, self.vectorize, evaluation=self.score_evaluation
+        )
 
 
 class BinaryCrossEntropy:
@@ -125,49 +108,5 @@ class RatioLoss:
         return (slopes(scores, labels) * weights[:, :, None] / labels.shape[1],)
 
 
-class BinaryClassificationOracle(MinimisationNetworkOracle):
+class BinaryClassificationOracle(ScoredOracle, MinimisationNetworkOracle):
     """An oracle that reports train_loss, and test_auc of the averaged model on the test set."""
-
-    @override
-    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        return {**super().evaluate(z, sync), **area_under_curve(self, z, sync)}
-
-
-def area_under_curve(oracle: NetworkOracle, z: Tensor, sync: Sync) -> dict[str, float]:
-    """Return test_auc of a `Scorer` on the whole test set; only the first rank has it."""
-    scorer = oracle.min_player
-    assert isinstance(scorer, Scorer)
-    logits, labels = oracle.test_outputs(z, sync, scorer.logits), oracle.test_labels(sync)
-    if oracle.site.placement.rank > 0:
-        return {}
-    if (line := _equal_scores(logits)) is not None:
-        oracle.warnings.setdefault("scores", line)
-    return {"test_auc": auroc(logits, labels)}
-
-
-_SMALLEST_SPREAD = 1e-4
-"""The smallest standard deviation of scores in (0, 1) without a warning.
-
-AUC losses are minimal if the scores of the two classes differ by 1.
-"""
-
-
-def _equal_scores(logits: Tensor) -> str | None:
-    """Return a warning if the scores hardly differ: the sigmoid or the network is saturated."""
-    spread = float(logits.double().sigmoid().std(correction=0))
-    most = int(logits.unique(return_counts=True)[1].max())
-    if len(logits) < 2 or (spread >= _SMALLEST_SPREAD and 2 * most <= len(logits)):
-        return None
-    return (
-        f"the scores of the {len(logits)} test samples hardly differ (standard deviation "
-        f"{spread:.2g}, {most} are equal), so test_auc is unreliable and gradients vanish; try "
-        "smaller step sizes"
-    )
-
-
-def auroc(logits: Tensor, labels: Tensor) -> float:
-    """Return the fraction of pairs of a positive and a negative in order; a tie counts half."""
-    # Ranks in [0, 1] have the order and the ties of the logits. A sigmoid would map all large
-    # logits to 1, and break ties, because its last bit depends on the position in a vector.
-    order = logits.unique(return_inverse=True)[1]
-    return float(torchmetrics().binary_auroc(order.double() / len(order), labels))

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from fedsys.clients.flat_module import flattened
 from fedsys.core.errors import InputError, require
+from fedsys.core.metrics import Record
 from fedsys.core.oracles import Draw
 from fedsys.core.random import generator, global_generators
 from fedsys.core.site import Site
@@ -26,9 +27,9 @@ from fedsys.problems.networks.binary import (
     BinaryClassification,
     BinaryClassificationOracle,
     RatioLoss,
-    Scorer,
     cross_entropy,
 )
+from fedsys.problems.networks.scorer import Scorer
 
 _SINGLE_CLASS = 0.8
 """An entry belongs to the class that raises it most, if no other class changes it by more than this
@@ -86,6 +87,7 @@ class MonitoredRatioLoss(BinaryClassification):
             self.vectorize,
             auxiliary=self._auxiliary_samples(data, site),
             ratio_weight=self.ratio_weight,
+            evaluation=self.score_evaluation,
         )
 
     def _auxiliary_samples(self, data: Dataset, site: Site) -> list[Tensor]:
@@ -105,8 +107,10 @@ class MonitoredRatioOracle(BinaryClassificationOracle):
     It reports train_loss, the cross-entropy without weights, and test_auc of the averaged model.
     """
 
-    def __init__(self, *args: Any, auxiliary: list[Tensor], ratio_weight: float) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, *args: Any, auxiliary: list[Tensor], ratio_weight: float, **others: Any
+    ) -> None:
+        super().__init__(*args, **others)
         self._auxiliary, self._ratio_weight = auxiliary, ratio_weight
         self._weighted: RatioLoss = args[1]
         player = self._players[0]
@@ -132,7 +136,7 @@ class MonitoredRatioOracle(BinaryClassificationOracle):
         return 1 + self._ratio_weight * ratios
 
     @override
-    def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
+    def evaluate(self, z: Tensor, sync: Sync) -> Record:
         self._weighted.negative = self._weighted.positive = 1.0
         return super().evaluate(z, sync)
 

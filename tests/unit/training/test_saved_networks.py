@@ -31,7 +31,7 @@ from fedsys.problems import (
     HyperCleaning,
     RobustNetwork,
 )
-from fedsys.problems.networks.binary import auroc
+from fedsys.problems.networks.score_metrics import auroc
 
 CPU = torch.device("cpu")
 
