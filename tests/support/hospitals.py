@@ -65,5 +65,5 @@ def hospital_problem(
 
 def hospital_run(problem: DeepAUC, rounds: int = 3) -> fedsys.Result:
     """Train for some rounds on three clients."""
-    algorithm = fedsys.algorithms.LocalSGDA(lr=0.1, lr_dual=0.1, local_steps=2)
+    algorithm = fedsys.algorithms.LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=2)
     return fedsys.run(problem, algorithm, rounds=rounds, clients=3, dtype="float64")

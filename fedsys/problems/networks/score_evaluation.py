@@ -31,7 +31,7 @@ _SMALLEST_SPREAD = 1e-4
 
 AUC losses are minimal if the scores of the two classes differ by 1.
 """
-_LARGEST_BOUND = 0.01
+_LARGEST_BOUND = 0.05
 """The largest error bound of an AUC from counts without a warning."""
 _MOST_CLIENTS_NAMED = 8
 

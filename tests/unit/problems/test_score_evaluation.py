@@ -13,8 +13,8 @@ from support.processes import Ranks
 import fedsys
 from fedsys.core.errors import InputError
 from fedsys.core.metrics import client_metrics_of, headline, metric, metrics_of
-from fedsys.core.site import Site
 from fedsys.core.placement import Placement
+from fedsys.core.site import Site
 from fedsys.problems import DeepAUC
 from fedsys.problems.networks.score_evaluation import MODES, equal_scores, summed_counts
 
@@ -123,7 +123,7 @@ def test_the_histogram_of_a_common_test_part_is_within_its_bound_of_the_pooled_a
     pooled, counted = (
         fedsys.run(
             DeepAUC(evaluation=mode),
-            fedsys.algorithms.LocalSGDA(lr=0.1, lr_dual=0.1, local_steps=2),
+            fedsys.algorithms.LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=2),
             rounds=1,
             dtype="float64",
         ).records[-1]
