@@ -1,6 +1,6 @@
-"""What some oracles can do beyond their kind: single samples, and a known solution.
+"""What some oracles can do beyond their kind: single samples, a known solution, judging models.
 
-Both protocols are optional. An algorithm that needs one declares it, and problems whose oracle does
+All protocols are optional. An algorithm that needs one declares it, and problems whose oracle does
 not offer it are refused; metrics that need one are left out.
 """
 
@@ -42,3 +42,22 @@ class Solved(Protocol):
 
     def solution(self, sync: Sync) -> Tensor | None:
         """Return z* [d], the same on all ranks, or None if it is unknown."""
+
+
+@runtime_checkable
+class CrossSite(Protocol):
+    """An oracle whose clients own test samples, on which any client's model can be judged.
+
+    Attributes:
+        judges_all_models: whether the site-by-site matrix is wanted.
+        synchronised_buffers: the buffers [C, b] of the clients that a model is evaluated with.
+    """
+
+    judges_all_models: bool
+    synchronised_buffers: Tensor | None
+
+    def client_aucs(self, z: Tensor, sync: Sync) -> Tensor:
+        """Return the AUC of a model, the same in all rows [C, d], at each hosted client [C].
+
+        It is NaN for a client whose test samples are of one class.
+        """

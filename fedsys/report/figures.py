@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsys.core.metrics import metric as metric_named
+from fedsys.report.clients import Line, client_lines
 from fedsys.report.configurations import (
     AXES,
     Configuration,
@@ -48,6 +49,8 @@ def draw_metric(
     bytes_label = bytes_axis(run for c in configured for run in c.runs)
     for axis, panel in zip(AXES, panels.flat, strict=True):
         curves = [c.curve(metric, axis) for c in configured]
+        for index, configuration in enumerate(configured):
+            draw_clients(panel, client_lines(configuration, metric, [axis]), index)
         for index, (configuration, points) in enumerate(zip(configured, curves, strict=True)):
             linewidth = 2.6 if configuration is best else 1.4
             draw_curve(panel, points, configuration.label, index, linewidth)
@@ -72,6 +75,13 @@ def draw_curve(panel: Any, points: Sequence[Point], label: str, index: int, widt
     if any(point.seeds > 1 for point in points):
         low, high = drawable(p.low for p in points), drawable(p.high for p in points)
         panel.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def draw_clients(panel: Any, lines: Sequence[Line], index: int) -> None:
+    """Draw thin lines of the clients behind the curve of all clients together."""
+    for line in lines:
+        x, y = [x for x, _ in line], drawable(y for _, y in line)
+        panel.plot(x, y, color=style(index)["color"], linewidth=0.5, alpha=0.5, zorder=1)
 
 
 def scale(panel: Any, metric: str, values: Sequence[float]) -> None:

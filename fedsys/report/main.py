@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedsys.core.errors import FedsysError, InputError, StorageError, print_command_error
 from fedsys.core.metrics import metric
+from fedsys.report.clients import matrices
 from fedsys.report.configurations import (
     Configuration,
     best,
@@ -46,12 +47,13 @@ def report(
     ]
     warnings += repetition_warnings(configured) + comparison_warnings(configured)
     partitions, unread = partitions_of(configured)
-    warnings += unread
+    judged, not_judged = matrices(configured)
+    warnings += unread + not_judged
     chosen = best(configured, names[0]) if names and len(configured) > 1 else None
     out.mkdir(parents=True, exist_ok=True)
     written = [out / "report.html"]
     title = _title(paths, configured)
-    write_page(written[0], title, configured, names, chosen, warnings, partitions)
+    write_page(written[0], title, configured, names, chosen, warnings, partitions, judged)
     if figures:
         # Metric names come from the run directories and must not be used as paths.
         for name, stem in file_stems(names, _RESERVED_STEMS).items():

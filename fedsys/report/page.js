@@ -82,7 +82,8 @@ function redraw() {
   const visible = data.configurations.map((c, i) => [c, i]).filter(([c, i]) => shown[i] && c.curves[metric]);
   const points = visible.flatMap(([c]) => c.curves[metric]);
   const x = scale(points.map((p) => p[axis]), byId("log-x").checked, BOX.left, BOX.right);
-  const y = scale(points.flatMap((p) => [p[MEAN], p[LOW], p[HIGH]]), byId("log-y").checked, BOX.bottom, BOX.top);
+  const ofClients = visible.flatMap(([c]) => (c.clients[metric] || []).flat()).map((p) => p[MEAN]);
+  const y = scale([...points.flatMap((p) => [p[MEAN], p[LOW], p[HIGH]]), ...ofClients], byId("log-y").checked, BOX.bottom, BOX.top);
   if (!x || !y) {
     svg.append(draw("text", { x: SIZE.width / 2, y: SIZE.height / 2, "text-anchor": "middle" }, "no values to draw on these axes"));
     return;
@@ -98,7 +99,17 @@ function redraw() {
   svg.append(draw("rect", { class: "frame", x: BOX.left, y: BOX.top, width: BOX.right - BOX.left, height: BOX.bottom - BOX.top }));
   svg.append(draw("text", { id: "x-label", x: (BOX.left + BOX.right) / 2, y: SIZE.height - 8, "text-anchor": "middle" }, data.axes[axisNames[axis]]));
   svg.append(draw("text", { id: "y-label", x: -(BOX.top + BOX.bottom) / 2, y: 14, "text-anchor": "middle", transform: "rotate(-90)" }, metric));
+  for (const [c] of visible) drawClients(svg, c, c.clients[metric] || [], axis, x, y);
   for (const [c, i] of visible) drawCurve(svg, c, i, c.curves[metric], axis, x, y);
+}
+
+// The value of a client has the column of the mean.
+function drawClients(svg, c, lines, axis, x, y) {
+  for (const line of lines) {
+    const points = line.filter((p) => x.ok(p[axis]) && y.ok(p[MEAN]));
+    const places = points.map((p) => `${x.place(p[axis]).toFixed(1)},${y.place(p[MEAN]).toFixed(1)}`);
+    if (places.length > 1) svg.append(draw("polyline", { class: "client", points: places.join(" "), stroke: c.color }));
+  }
 }
 
 function drawCurve(svg, c, i, all, axis, x, y) {
@@ -176,6 +187,15 @@ function buildRest() {
   for (const text of data.warnings) byId("warnings").append(make("li", text));
   fillTable(byId("finals"), data.finals.head, data.finals.rows);
   byId("finals-note").textContent = data.finals.note;
+  fillTable(byId("clients"), data.clients.head, data.clients.rows);
+  byId("clients-section").hidden = !data.clients.rows.length;
+  byId("matrices-section").hidden = !data.matrices.length;
+  for (const { label, head, rows } of data.matrices) {
+    const table = make("table"), wide = make("div", undefined, { class: "wide" });
+    fillTable(table, head, rows.map((cells) => ({ cells })));
+    wide.append(table);
+    byId("matrices").append(make("p", label), wide);
+  }
   fillTable(byId("differences"), data.differences.head, data.differences.rows);
   byId("differences-section").hidden = !data.differences.rows.length;
   byId("partitions-section").hidden = !data.partitions.length;

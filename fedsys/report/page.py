@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from math import isfinite
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsys.core.metrics import metric
+from fedsys.report.clients import client_lines, extremes
 from fedsys.report.configurations import (
     AXES,
     Configuration,
@@ -39,6 +40,7 @@ def write_page(
     best: Configuration | None,
     warnings: Sequence[str],
     partitions: Sequence[Partition] = (),
+    matrices: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Write the page with the data of all configurations."""
     here = files("fedsys.report")
@@ -54,6 +56,11 @@ def write_page(
             _curves(index, c, metrics, c is best) for index, c in enumerate(configured)
         ],
         "finals": _finals(configured, metrics, best),
+        "clients": {
+            "head": ["", "metric", "all clients", "worst client", "best client"],
+            "rows": [{"cells": cells} for cells in extremes(configured, metrics)],
+        },
+        "matrices": list(matrices),
         "differences": _differences(configured),
         "partitions": [
             {"label": label, "classes": [str(n) for n in names], "counts": counts.tolist()}
@@ -88,6 +95,9 @@ def _curves(index: int, c: Configuration, metrics: Sequence[str], best: bool) ->
         "color": look["color"],
         "dashes": _DASHES[look["linestyle"]],
         "curves": {metric: rows for metric, rows in curves.items() if rows},
+        "clients": {
+            metric: lines for metric in metrics if (lines := client_lines(c, metric, [*AXES]))
+        },
     }
 
 

@@ -15,6 +15,7 @@ NO_NUMBER_DEPENDS_ON = (
     "run", "checkpoint", "logger", "resume", "objective", "evaluate_every", "device", "steps",
     "rounds", "communicator.timeout", "communicator.startup_timeout", "communicator.backend",
     "communicator.shared_memory", "dataset.download", "problem.dataset.download",
+    "problem.cross_site",
 )  # fmt: skip
 """Settings that may change between two starts of a run.
 

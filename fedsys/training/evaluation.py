@@ -13,9 +13,11 @@ from fedsys.communication import Communicator
 from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError, cancelled_if
 from fedsys.core.metrics import Record
+from fedsys.core.optional_oracles import CrossSite
 from fedsys.core.oracles import Oracle, Reporting
 from fedsys.core.sync import Serve, Sync
 from fedsys.core.traffic import Traffic
+from fedsys.training.cross_site import ClientModels, cross_site
 
 Value = TypeVar("Value")
 
@@ -57,12 +59,20 @@ class Evaluation:
         """Return what a theorem bounds at a state, and the bound, as `metrics` does."""
         return self._agreed(lambda sync: guarantee.metrics(state, steps, self._oracle, sync))
 
-    def report(self, z: Tensor) -> dict[str, Any] | None:
-        """Return the report of a problem that has one; raise `CancelledError` on all ranks."""
+    def report(self, z: Tensor, models: ClientModels) -> dict[str, Any] | None:
+        """Return the report of a problem that has one; raise `CancelledError` on all ranks.
+
+        Args:
+            z: the final point of the clients hosted here.
+            models: the final models of the clients, for the site-by-site matrix if it is wanted.
+        """
         oracle = self._oracle
-        if not isinstance(oracle, Reporting):
-            return None
-        return self._agreed(lambda sync: oracle.report(z, sync))
+        found: dict[str, Any] = {}
+        if isinstance(oracle, Reporting):
+            found |= self._agreed(lambda sync: oracle.report(z, sync))
+        if isinstance(oracle, CrossSite) and oracle.judges_all_models:
+            found["cross_site"] = self._agreed(lambda sync: cross_site(oracle, models, z, sync))
+        return found or None
 
     def _agreed(self, work: Callable[[Sync], Value]) -> Value:
         sync = _AgreeingSync(self._communicator, self._agree_to_continue)

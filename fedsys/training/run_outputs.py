@@ -85,7 +85,9 @@ class RunOutputs:
         path = self._directory.path
         summary = self._summary(result, waited, dropped)
         self._directory.finish(summary, result.variables)
-        self._directory.note("report.json", result.report)
+        report = dict(result.report or {})
+        self._directory.note("cross_site.json", report.pop("cross_site", None))
+        self._directory.note("report.json", report or None)
         picture = path / "curves.png"
         with self._directory.writing():
             plot(result.records, picture, f"{path.name}")
@@ -94,7 +96,6 @@ class RunOutputs:
                 plot_client_split(self._client_split, path)
         self._loggers.finish()
         assert self._display is not None
-        report = result.report or {}
         files = {"results": path, "picture": picture}
         self._display.finish(summary, files, report.get("remarks", ()))
 

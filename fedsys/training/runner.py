@@ -23,6 +23,7 @@ from fedsys.distributed.world import World
 from fedsys.training.autograd_mode import stepping
 from fedsys.training.checkpoint import Checkpoints
 from fedsys.training.clock import TrainingClock
+from fedsys.training.cross_site import ClientModels
 from fedsys.training.evaluation import Evaluation
 from fedsys.training.non_finite import NonFiniteLocator
 from fedsys.training.observer import Observer
@@ -128,7 +129,8 @@ class Runner:
         z = self._points.shared(self.algorithm.solution(state), step)
         variables = self._named(self._points.of_all_clients(z, step))
         try:
-            report = self._evaluation.report(z)
+            models = ClientModels(self._method, state, step, self.communicator)
+            report = self._evaluation.report(z, models)
         except CancelledError:
             raise InterruptedRunError("stopped after the last round, in its report") from None
         for line in (report or {}).get("warnings", ()):

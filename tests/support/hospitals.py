@@ -63,7 +63,7 @@ def hospital_problem(
     )
 
 
-def hospital_run(problem: DeepAUC, rounds: int = 3) -> fedsys.Result:
+def hospital_run(problem: DeepAUC, rounds: int = 3, local_steps: int = 2) -> fedsys.Result:
     """Train for some rounds on three clients."""
-    algorithm = fedsys.algorithms.LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=2)
+    algorithm = fedsys.algorithms.LocalSGDA(lr_x=0.1, lr_y=0.1, local_steps=local_steps)
     return fedsys.run(problem, algorithm, rounds=rounds, clients=3, dtype="float64")

@@ -46,12 +46,14 @@ class ScoreEvaluation:
         metrics: further metrics of the pooled scores, names of `MEASURES`.
         at: the operating points of these metrics.
         each_client: whether records hold the AUC of each client that owns test samples.
+        cross_site: whether the model of each client is judged at every client after training.
     """
 
     mode: str = "auto"
     metrics: Sequence[str] = ()
     at: Operating = field(default_factory=Operating)
     each_client: bool = True
+    cross_site: bool = False
 
     def check(self, owner: str) -> None:
         """Refuse unknown names and operating points out of range."""
@@ -71,6 +73,11 @@ class ScoreEvaluation:
             raise InputError(
                 "evaluation=local is the mean over clients that own their test samples, and the "
                 "test part of this data set is common; use evaluation=pooled"
+            )
+        if self.cross_site and not is_owned:
+            raise InputError(
+                "cross_site=true judges models on the test samples of each client, and the test "
+                "part of this data set is common; leave it out"
             )
         if self.metrics and mode != "pooled":
             raise InputError(
@@ -97,6 +104,11 @@ class ScoredOracle(NetworkOracle):
     ) -> None:
         super().__init__(*args, **others)
         self._evaluation = evaluation.resolved(self.data.test_sizes is not None)
+
+    @property
+    def judges_all_models(self) -> bool:
+        """Whether the site-by-site matrix is wanted."""
+        return self._evaluation.cross_site
 
     @override
     def evaluate(self, z: Tensor, sync: Sync) -> Record:

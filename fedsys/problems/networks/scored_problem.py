@@ -28,6 +28,8 @@ class ScoredProblem(NetworkProblem):
         specificity: the smallest specificity of sensitivity_at_specificity.
         max_fpr: the largest false-positive rate of partial_auc.
         each_client: whether records hold the AUC of each client, where clients own their data.
+        cross_site: whether every client's model and the common one are judged on the test samples
+            of every client after training; all clients get the models.
     """
 
     evaluation: str = field(default="auto", kw_only=True)
@@ -35,6 +37,7 @@ class ScoredProblem(NetworkProblem):
     specificity: float = field(default=0.9, kw_only=True)
     max_fpr: float = field(default=0.1, kw_only=True)
     each_client: bool = field(default=True, kw_only=True)
+    cross_site: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,4 +47,5 @@ class ScoredProblem(NetworkProblem):
     def score_evaluation(self) -> ScoreEvaluation:
         """How the oracle evaluates the scores."""
         at = Operating(self.specificity, self.max_fpr)
-        return ScoreEvaluation(self.evaluation, tuple(self.metrics), at, self.each_client)
+        given = self.evaluation, tuple(self.metrics), at, self.each_client, self.cross_site
+        return ScoreEvaluation(*given)

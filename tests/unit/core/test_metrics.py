@@ -12,7 +12,15 @@ from fedsys import problems
 from fedsys.algorithms import LSGD, FedBiO
 from fedsys.core import metrics
 from fedsys.core.errors import InputError
-from fedsys.core.metrics import Metric, headline, importance, metric, metrics_of, register_metric
+from fedsys.core.metrics import (
+    Metric,
+    client_metrics_of,
+    headline,
+    importance,
+    metric,
+    metrics_of,
+    register_metric,
+)
 from fedsys.models import MLP
 from fedsys.training.summary import best
 
@@ -146,3 +154,14 @@ def test_a_user_can_register_a_metric(registry: dict[str, Metric]) -> None:
 def test_a_metric_with_an_unknown_choice_is_refused(choice: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"metric mine: (better|axis) must be"):
         Metric("mine", **choice)
+
+
+def test_lists_of_clients_are_no_metrics_and_keep_the_meaning_of_theirs() -> None:
+    record = {"step": 0, "test_auc": 0.5, "test_auc_clients": [0.4, None]}
+    assert metrics_of(record) == {"test_auc": 0.5}
+    assert client_metrics_of(record) == {"test_auc": [0.4, None]}
+    assert headline({"step": 0, "test_auc_clients": [0.4]}) == "step"
+    of_each = metric("test_auc_clients")
+    assert (of_each.better, of_each.headline) == ("higher", False)
+    assert of_each.meaning.endswith("of each client.")
+    assert metric("train_loss_clients").lower_is_better

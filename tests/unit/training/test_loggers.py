@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fedsys.core.errors import FedsysError, InputError
-from fedsys.training.loggers import BackgroundLogger, Record
+from fedsys.core.metrics import Record
+from fedsys.training.loggers import BackgroundLogger, scalars
 
 
 class Slow:
@@ -90,3 +91,15 @@ def test_without_loggers_there_is_no_thread(tmp_path: Path) -> None:
     loggers.record({"step": 0.0})
     assert active_count() == before
     loggers.finish()
+
+
+def test_metrics_of_clients_are_logged_as_one_number_each_for_64_clients_at_most() -> None:
+    record = {"step": 1, "test_auc": 0.5, "test_auc_clients": [0.25, None, *[0.75] * 98]}
+    found = scalars(record)
+    assert (found["test_auc"], found["test_auc/client_0"], found["test_auc/client_63"]) == (
+        0.5,
+        0.25,
+        0.75,
+    )
+    assert "test_auc/client_1" not in found
+    assert len(found) == 2 + 63
