@@ -29,6 +29,7 @@ from fedsys.training.checkpoint import Checkpoints
 from fedsys.training.checks import check_settings, traceback_in
 from fedsys.training.compared_settings import compared_settings
 from fedsys.training.config import Settings
+from fedsys.training.given_settings import check_given
 from fedsys.training.kinds import explain_kind, explain_terms
 from fedsys.training.loggers import BackgroundLogger
 from fedsys.training.redaction import redact_file, redacted
@@ -57,6 +58,7 @@ def run_job(config: DictConfig, world: World, stop_signal: StopSignal) -> float 
     """
     if world.rank == 0 and is_sweep():
         redact_file(Path(HydraConfig.get().sweep.dir) / "multirun.yaml")
+    ignored = check_given(config)
     OmegaConf.resolve(config)
     settings: Any = config
     check_settings(settings)
@@ -80,6 +82,8 @@ def run_job(config: DictConfig, world: World, stop_signal: StopSignal) -> float 
             raise explain_kind(error, chosen_options(), algorithm.kind) from error
         except TermError as error:
             raise explain_terms(error, chosen_options(), algorithm) from error
+        for line in ignored if world.rank == 0 else ():
+            print_error(f"warning: {line}")
         final = _Job(config, world, runner, backend, stop_signal).run()
         objective = _objective(settings.objective, final)
     except LostRankError:

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,7 @@ from fedsys.training.api import connect, default_communicator, make_site
 from fedsys.training.plan import Plan
 from fedsys.training.result import Result
 from fedsys.training.stack import Lane, Outcome, run_lanes
-from fedsys.training.sweep_result import SweepResult, SweepRun
+from fedsys.training.sweep_result import SweepResult, SweepRun, setting_label
 
 Algorithms = Algorithm[Any, Any] | Sequence[Algorithm[Any, Any]] | Mapping[str, Algorithm[Any, Any]]
 """One algorithm, several, or several by name."""
@@ -69,6 +70,7 @@ def sweep(
         raise InputError(
             f"fedsys.sweep runs in one process, got {world.ranks} ranks; start it without torchrun"
         )
+    _refuse_repeated("seeds", seeds)
     oracles: dict[Any, Oracle] = {}
     planned: list[_Planned] = []
     for name, algorithm, numbers in _settings(_named(algorithms), grid):
@@ -76,6 +78,7 @@ def sweep(
             own = default_communicator(algorithm) if communicator is None else communicator
             site = make_site(world, clients, seed, dtype, device)
             lane = Lane(problem, algorithm, copy.deepcopy(own), world, site, plan, oracles=oracles)
+            lane.on_warning = partial(_warn, f"{setting_label(name, numbers)}, seed {seed}")
             planned.append((name, numbers, lane))
     if not planned:
         raise InputError("sweep: no runs; give at least one algorithm, value and seed")
@@ -141,7 +144,8 @@ def _settings(
 ) -> list[tuple[str, Algorithm[Any, Any], dict[str, Any]]]:
     """Return every algorithm with every combination of the values that it has."""
     values = {name: _listed(given) for name, given in grid.items()}
-    for name in values:
+    for name, listed in values.items():
+        _refuse_repeated(name, listed)
         if not any(hasattr(one, name) for one in algorithms.values()):
             known = ", ".join(dict.fromkeys(type(one).__name__ for one in algorithms.values()))
             raise InputError(f"sweep: {known} has no hyperparameter {name}; see its documentation")
@@ -157,3 +161,14 @@ def _settings(
 def _listed(given: Any) -> list[Any]:
     is_list = hasattr(given, "__iter__") and not isinstance(given, str)
     return list(given) if is_list else [given]
+
+
+def _refuse_repeated(name: str, values: Sequence[Any]) -> None:
+    """Refuse a value that is listed twice: its runs would count as those of another seed."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise InputError(f"sweep: {name} lists {value!r} twice; list every value once")
+
+
+def _warn(run: str, line: str) -> None:
+    warnings.warn(f"sweep: {run}: {line}", RuntimeWarning, stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from statistics import mean, stdev
@@ -66,8 +67,7 @@ class SweepSetting:
     @property
     def label(self) -> str:
         """The algorithm and its numbers as text."""
-        numbers = ", ".join(f"{name}={_text(value)}" for name, value in self.numbers.items())
-        return f"{self.name} ({numbers})" if numbers else self.name
+        return setting_label(self.name, self.numbers)
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,6 +142,12 @@ class SweepResult:
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         padded = (zip(row, widths, strict=True) for row in rows)
         return "\n".join("  ".join(cell.ljust(n) for cell, n in row).rstrip() for row in padded)
+
+
+def setting_label(name: str, numbers: Mapping[str, Any]) -> str:
+    """Return the name of an algorithm and its numbers as text."""
+    listed = ", ".join(f"{key}={_text(value)}" for key, value in numbers.items())
+    return f"{name} ({listed})" if listed else name
 
 
 def _text(value: object) -> str:

@@ -59,7 +59,8 @@ GROUP_VALUES = ("null", "5", "true", "[a,b]", "{a: 1}", "nonsense", "")
 WORDS = (
     ("rounds", "5"), ("--rounds", "5"), ("--rounds=5",), ("-x",), ("=5",), ("lr=0.1",),
     ("rounds==",),
-    ("local_steps=5",), ("lr_x=1",), ("--cfg", "banana"), ("hydra.run.dir=/proc/nowhere",),
+    ("local_steps=5",), ("lr_x=1",), ("+lr=1",), ("++lr=1",), ("+run.foo=1",),
+    ("--cfg", "banana"), ("hydra.run.dir=/proc/nowhere",),
     ("algorithm.lr_x",), ("+algorithm._partial_=true",), ("algorithm._target_=os.getcwd",),
     ("algorithm._target_=no.such.Class",), ("problem.model=${nope}",), ("steps=1", "rounds=1"),
     ("algorithm=proxskip", "communicator=all_reduce"), ("communicator=all_reduce",),

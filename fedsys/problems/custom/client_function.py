@@ -208,13 +208,26 @@ class ClientFunction(ClientLoop):
                 f"{self._function.what} is batched and takes rng; a generator belongs to one "
                 "client: declare samples=, or use batched=False"
             )
-        if self._hosted.draws.counts is not None:
-            return
         with _outside_of_inference():
-            for value in self._together(start, ()):
-                self._check_numbers(value, "all clients")
-        if not self._gradients and self._works_in_inference_mode(start):
+            first, again = self._batched_trial(start), self._batched_trial(start)
+        for one, other in zip(first, again, strict=True):
+            self._check_numbers(one, "all clients")
+            if not torch.equal(one, other):
+                raise InputError(
+                    f"{self._function.what} is batched and returned two values for the same "
+                    "arguments: it keeps state, or draws random numbers; draw them from rng with "
+                    "batched=False, or declare samples= and compute with the given ones"
+                )
+        is_exact = self._hosted.draws.counts is None
+        if is_exact and not self._gradients and self._works_in_inference_mode(start):
             self._direct = self._function.direct(self._data)
+
+    def _batched_trial(self, start: Rows) -> Rows:
+        """Return the values of a batched function at the start: of a draw, or of all data."""
+        draws = self._hosted.draws
+        if draws.counts is not None and not draws.finite_sum:
+            return self.full(start, 0)[0]
+        return self._together(start, self._indices(TRIAL))
 
     def _works_in_inference_mode(self, start: Rows) -> bool:
         """Return whether a batched function works in the mode that steps run in."""

@@ -116,6 +116,10 @@ MISTAKES = {
     ("--rounds", "5"): ["--rounds is not an option of fedsys; write settings as rounds=5"],
     ("lr=0.1",): ["there is no option lr; did you mean algorithm.lr"],
     ("local_steps=5",): ["did you mean algorithm.local_steps=5?"],
+    # Added without anything that reads them.
+    ("++lr=1",): ["++lr=1 adds an option that nothing reads"],
+    ("+run.foo=1",): ["+run.foo=1 adds an option that nothing reads"],
+    ("+password=hush",): ["+password=<not kept> adds an option that nothing reads"],
 }
 
 
@@ -130,6 +134,28 @@ def test_an_invalid_configuration_gives_one_line_and_exit_code_2_and_writes_noth
         assert part in done.stderr
     assert not done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warning"),
+    [
+        (("dataset=mnist",), "dataset=mnist has no effect on problem=quadratic_game: it has no"),
+        (("model.hidden=[4]",), "model.hidden=[4] has no effect on problem=quadratic_game"),
+        (("++seed=1",), ""),
+    ],
+)
+def test_a_setting_that_the_run_does_not_use_gives_a_warning(
+    arguments: tuple[str, ...], warning: str, fedsys: Command
+) -> None:
+    done = fedsys(*GAME, "clients=2", "rounds=1", *arguments)
+    assert done.returncode == 0
+    assert len(done.stderr.splitlines()) == bool(warning)
+    assert f"warning: {warning}" in f"warning: {done.stderr.removeprefix('fedsys: warning: ')}"
+
+
+def test_an_added_setting_that_something_reads_is_accepted(fedsys: Command) -> None:
+    done = fedsys(*GAME, "clients=2", "rounds=1", "algorithm.lr_x=${step}", "+step=0.25")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_objective_creates_no_run_directory(fedsys: Command, tmp_path: Path) -> None:

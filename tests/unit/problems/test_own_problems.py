@@ -493,6 +493,32 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: fedsys.VariationalProblem(_Counting(), np.ones(2)),
         r"returned two values for the same arguments \(client 0\): it keeps state",
     ),
+    "keeps state, batched": (
+        lambda: fedsys.VariationalProblem(_Counting(), np.ones(2), batched=True),
+        r"is batched and returned two values for the same arguments: it keeps state",
+    ),
+    "random numbers, batched": (
+        lambda: fedsys.VariationalProblem(
+            lambda z, m: z + torch.randn_like(z), np.ones(2), batched=True
+        ),
+        r"draws random numbers; draw them from rng with batched=False, or declare samples=",
+    ),
+    "random numbers, batched, samples": (
+        lambda: fedsys.VariationalProblem(
+            lambda z, m, j: z * np.random.rand(), np.ones(2), batched=True, samples=3
+        ),
+        r"draws random numbers; draw them from rng",
+    ),
+    "random numbers, batched, all samples": (
+        lambda: fedsys.MinimisationProblem(
+            lambda x, m, j: x.square().sum(1) * torch.rand(()),
+            np.ones(2),
+            batched=True,
+            samples=3,
+            batch_size=None,
+        ),
+        r"draws random numbers; draw them from rng",
+    ),
     "no return": (
         lambda: fedsys.VariationalProblem(_missing_return, Z0),
         r"returned None \(is there a return statement\?\)",

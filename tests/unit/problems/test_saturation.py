@@ -58,6 +58,19 @@ def test_scores_that_no_longer_differ_are_reported_once(
     assert f"{count} are equal" in line
 
 
+def test_a_sweep_reports_it_for_every_run() -> None:
+    problem = BinaryClassification(Clouds(), model=SaturatedNet(1.0))
+    with pytest.warns(RuntimeWarning, match="hardly differ") as found:
+        fedsys.sweep(problem, FedAvg(), lr=[0.1, 0.2], seeds=[3], rounds=2, clients=2)
+    texts = [str(w.message) for w in found if w.category is RuntimeWarning]
+    begin = (
+        "sweep: FedAvg (lr={}), seed 3: round 1: the scores of the 60 test samples hardly differ"
+    )
+    assert len(texts) == 2
+    for text, lr in zip(texts, (0.1, 0.2), strict=True):
+        assert text.startswith(begin.format(lr))
+
+
 def test_a_network_that_learns_gets_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -213,6 +213,8 @@ def test_frame_has_a_row_for_every_record() -> None:
         (LSGD(), {"lr": []}, "no runs"),
         ([LSGD], {"lr": [0.1]}, "is not an algorithm"),
         (LSGD(), {"lr": [-1.0]}, "lr must be positive"),
+        (LSGD(), {"seeds": [0, 1, 2, 0]}, "sweep: seeds lists 0 twice; list every value once"),
+        (LSGD(), {"lr": [0.1, 0.2, 0.1]}, "sweep: lr lists 0.1 twice"),
     ],
 )
 def test_a_sweep_that_makes_no_sense_is_refused(
