@@ -473,6 +473,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: fedsys.VariationalProblem(lambda z, m: z.float(), Z0),
         r"returned torch.float32.*the run has torch.float64.*dtype='float32'",
     ),
+    "wrong device": (
+        lambda: fedsys.VariationalProblem(lambda z, m: z.to("meta"), Z0),
+        r"operator\(z, ...\) returned a tensor on meta, not on cpu",
+    ),
     "missing argument": (
         lambda: fedsys.MinimaxProblem(lambda x: x.sum(), [1.0], [1.0]),
         r"loss must take \(x, y, data\) or \(x, y, data, rng\), got \(x\)",
