@@ -175,7 +175,7 @@ class TestATermOfTheOuterVariable:
         )
         shared = FedNestBilevel(lr=0.3, inner_lr=0.9, inner_rounds=5, neumann_lr=1.0, local_steps=1)
         solver = SOLVER if level == "own" else shared
-        result = fedsys.run(problem, solver, steps=60, evaluate_every=60, **SHORT)
+        result = fedsys.run(problem, solver, steps=120, evaluate_every=120, **SHORT)
         expected = prox(-2 * TARGETS.mean(0).numpy())
         assert not np.allclose(expected, -2 * TARGETS.mean(0).numpy(), atol=0.02)
         x = result.variables["x"].flatten().numpy()
