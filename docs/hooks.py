@@ -199,6 +199,17 @@ def _module_doc(cls: type) -> str:
     return inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
 
 
+def terms_of(algorithm: type) -> str:
+    """Return how an algorithm applies the terms of a problem, from its `term_maps`."""
+    maps = getattr(algorithm, "term_maps", ())
+    names = [{"prox_x": "x", "prox_y": "y"}[one] for one in maps if one.startswith("prox_")]
+    if names:
+        plural = "s" if len(names) > 1 else ""
+        return f"proximal map{plural} of {' and '.join(names)}"
+    whole = {"prox": "proximal map of z", "mirror": "mirror map of z"}
+    return " and ".join(whole[one] for one in maps) or "not applied; a problem with one is refused"
+
+
 def link_arxiv(text: str) -> str:
     """Link every arXiv id in a text."""
     return _ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
@@ -245,6 +256,8 @@ def _section(choice: Choice) -> str:
         lines.append(f"Class: `{_public_name(choice.target)}`.")
         if choice.group in ("algorithm", "problem") and (cited := citations(choice.target)):
             lines.append(f"Paper: {'; '.join(cited)}.")
+    if choice.group == "algorithm" and choice.target is not None:
+        lines.append(f"Composite terms and constraints: {terms_of(choice.target)}.")
     if choice.base and choice.base != "schema":
         lines.append(f"Fields that are not listed are those of `{choice.group}={choice.base}`.")
     if choice.problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from fedsys.core.errors import (
     InterruptedRunError,
     LostRankError,
     UnforeseenError,
+    debugs,
     print_error,
     unforeseen,
 )
@@ -92,6 +94,8 @@ class LocalJobs:
     def _report(self, error: FedsysError) -> int:
         if isinstance(error, UnforeseenError):
             return report_unforeseen(error, self._world)
+        if debugs() and error.__cause__ is not None:  # raised by a user's function
+            traceback.print_exception(error)
         self._world.report_failure(error, print_error)
         return error.exit_code
 

@@ -215,6 +215,24 @@ def test_every_algorithm_of_the_reference_has_a_class_with_a_summary(hooks: Modu
     assert all(hooks.summary(choice.target) for choice in found)
 
 
+def test_the_reference_says_how_every_algorithm_applies_terms(hooks: ModuleType) -> None:
+    sections = re.split(r"^## algorithm=", hooks.group("algorithm"), flags=re.MULTILINE)[1:]
+    said = {
+        section.partition(" ")[0]: re.search(
+            r"Composite terms and constraints: (.*)\.$", section, re.M
+        )
+        for section in sections
+    }
+    assert [name for name, found in said.items() if found is None] == []
+    texts = {name: found[1] for name, found in said.items() if found is not None}
+    assert texts["lsgd"] == "proximal map of z"
+    assert texts["lde"] == "mirror map of z"
+    assert texts["local_sgda"] == "proximal maps of x and y"
+    assert texts["fedbio"] == "proximal map of x"
+    for name in ("fedavg", "lippax", "localscgdam"):
+        assert texts[name] == "not applied; a problem with one is refused"
+
+
 def test_the_options_page_explains_every_option(hooks: ModuleType) -> None:
     page = hooks.options()
     for name in ("clients", "evaluate_every", "seed", "checkpoint.every", "run.name", "resume"):

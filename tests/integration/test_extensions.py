@@ -72,6 +72,17 @@ def client_mean(dim: int) -> fedsys.MinimisationProblem:
     )
 
 
+def mistaken(mistake: str) -> fedsys.VariationalProblem:
+    """A problem whose function has a mistake, on the last client only."""
+
+    def operator(z, client):
+        if client < 2:
+            return z
+        return {"shape": z[:1], "not finite": z / 0}[client if mistake == "key" else mistake]
+
+    return fedsys.VariationalProblem(operator, z=torch.zeros(2), vectorize="loop")
+
+
 @dataclass(frozen=True)
 class TwoClouds:
     """Two clouds of points in the plane, a class each."""
@@ -119,6 +130,10 @@ FILES = {
     "problem/client_mean.yaml": """
         _target_: user_extensions.client_mean
         dim: 3
+        """,
+    "problem/mistaken.yaml": """
+        _target_: user_extensions.mistaken
+        mistake: shape
         """,
     "dataset/two_clouds.yaml": """
         _target_: user_extensions.TwoClouds
@@ -294,3 +309,43 @@ def test_a_problem_that_does_not_fit_names_those_of_the_user(
     done = fedsys("--config-dir=conf", "algorithm=heavy_ball", "problem=quadratic_bilevel")
     assert done.returncode == 2
     assert "heavy_ball needs a minimisation problem" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mistake", "line"),
+    [
+        (
+            1,
+            "shape",
+            "operator(z, ...) returned a tensor of shape [1]; expected a tensor of shape [2]",
+        ),
+        (
+            2,
+            "key",
+            "operator(z, ...) raised KeyError for client 2: 2 (FEDSYS_DEBUG=1 shows the trace",
+        ),
+        (2, "not finite", "operator(z, ...) returned nan or inf at the starting point of client 2"),
+    ],
+)
+def test_a_mistake_in_a_function_is_one_line_of_one_rank(
+    folder: Path, ranks: int, mistake: str, line: str
+) -> None:
+    options = ("--config-dir=conf", "problem=mistaken", f"problem.mistake={mistake}")
+    done = command(
+        folder, ranks, *options, "algorithm=lsgd", "algorithm.lr=0.1", "clients=3", "run.dir=run"
+    )
+    assert done.returncode == 2
+    (said,) = done.stderr.splitlines()
+    assert f"VariationalProblem: {line}" in said
+    assert not (folder / "run").exists()
+
+
+def test_the_traceback_of_a_function_is_shown_on_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSYS_DEBUG", "1")
+    options = ("--config-dir=conf", "problem=mistaken", "problem.mistake=key", "algorithm=lsgd")
+    done = run_python(folder, "-m", "fedsys", *options, "algorithm.lr=0.1", "clients=3")
+    assert done.returncode == 2
+    assert "in operator" in done.stderr
+    assert done.stderr.count("KeyError: 2") == 1

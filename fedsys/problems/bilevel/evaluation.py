@@ -32,9 +32,10 @@ def stationarity(
 ) -> dict[str, float]:
     """Return hypergradient_norm and inner_residual at x [C, dx] and y [C, dy].
 
-    hypergradient_norm is the norm of the mean of the clients' hypergradients. It is left out where
-    a Hessian of g has no positive curvature along a direction of the solver, because y(x) is then
-    not defined. inner_residual is the mean of |grad_y g_m(x, y_m)|, or the norm of the mean of
+    hypergradient_norm is the norm of the mean of the clients' hypergradients; with a term or
+    constraint on x, that of x - prox(x - hypergradient). It is left out where a Hessian of g has no
+    positive curvature along a direction of the solver, because y(x) is then not defined.
+    inner_residual is the mean of |grad_y g_m(x, y_m)|, or the norm of the mean of
     grad_y g_m(x, y) if all clients share y.
 
     Args:
@@ -48,8 +49,13 @@ def stationarity(
     found = _of_shared if shared else _of_own
     gradient, residual = found(oracle, x, y, draws, sync)
     norm = float(gradient[0].norm())
-    metrics = {"hypergradient_norm": norm} if isfinite(norm) else {}
-    return {**metrics, "inner_residual": residual}
+    if not isfinite(norm):
+        return {"inner_residual": residual}
+    ahead = x - gradient
+    mapped = oracle.prox_x(ahead, 1.0)
+    if mapped is not ahead:
+        norm = float((x - mapped)[0].norm())
+    return {"hypergradient_norm": norm, "inner_residual": residual}
 
 
 def _of_own(

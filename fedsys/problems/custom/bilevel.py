@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from fedsys.core.errors import require
 from fedsys.core.metrics import labelled
-from fedsys.core.oracles import Curvature, Draw
+from fedsys.core.oracles import Curvature, Draw, StepSize
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.bilevel.autograd import AutogradCurvature
@@ -21,8 +21,10 @@ from fedsys.problems.custom.client_function import ClientFunction
 from fedsys.problems.custom.draws import Draws, Samples
 from fedsys.problems.custom.function_oracle import FunctionOracle
 from fedsys.problems.custom.function_problem import FunctionProblem
+from fedsys.problems.custom.term_blocks import outer_term
 from fedsys.problems.custom.user_function import Scalar
 from fedsys.problems.custom.variables import Variable
+from fedsys.problems.terms import NONE
 
 LEVELS = ("own", "shared")
 
@@ -40,6 +42,7 @@ class BilevelProblem(FunctionProblem):
         y: the starting point of the inner variable.
         lower_level: "own" (for FedBiO and FedBiOAcc) or "shared" (for FedNestBilevel).
         outer_samples: the number of samples of f if it differs from `samples`, that of g.
+        terms: {"x": term}, the term or constraint of x, or terms by the names of its tensors.
 
     The other options are those of `FunctionProblem`.
     """
@@ -50,6 +53,7 @@ class BilevelProblem(FunctionProblem):
     y: Any
     lower_level: str = "own"
     outer_samples: Samples = None
+    terms: Any = None
 
     kinds: ClassVar[tuple[str, ...]] = ("bilevel", "shared_bilevel")
 
@@ -80,6 +84,7 @@ class BilevelFunctionOracle(FunctionOracle):
         owner = type(problem).__name__
         x, y = variables = Variable(owner, "x", problem.x), Variable(owner, "y", problem.y)
         super().__init__(problem, site, variables)
+        self._terms = (outer_term(owner, x, problem.terms), NONE)
         self.x0, self.y0 = start = self.rows(self.z0)
         self._inner = self._function("inner", problem.inner, [x, y], Scalar(), start)
         self._inner_grads = self._function("inner", problem.inner, [x, y], Scalar(), start, True)
@@ -127,6 +132,10 @@ class BilevelFunctionOracle(FunctionOracle):
                 losses = self._inner.differentiable((x, y), xi)
             (gy,) = torch.autograd.grad(losses.sum(), y, create_graph=True)
         return _GraphCurvature(x, y, gy)
+
+    @override
+    def prox_x(self, x: Tensor, step: StepSize) -> Tensor:
+        return self._terms[0].prox(x, step)
 
     @override
     def named(self, z: Tensor) -> dict[str, Tensor]:

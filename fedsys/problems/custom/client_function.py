@@ -5,7 +5,6 @@ Axes: C hosted clients, B samples of a draw, n entries of a variable.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedsys.clients.tracing import Recorded, record
-from fedsys.core.errors import InputError
+from fedsys.core.errors import InputError, debugs
 from fedsys.problems.custom.client_loop import TRIAL, ClientLoop, Hosted, Rows, Xi
 from fedsys.problems.custom.draws import Watch, to_indices, unused_generator
 from fedsys.problems.custom.user_function import UserFunction
@@ -51,6 +50,8 @@ class ClientFunction(ClientLoop):
             self.obstacle = "vectorize='loop'"
         else:
             self._prepare_mapped(start, first, drew)
+        if self.obstacle is not None:
+            self._try_out_others(start)
 
     def __call__(self, rows: Rows, xi: Xi) -> Rows:
         """Return the values (or gradients) at a draw, each [C, ...]."""
@@ -135,8 +136,8 @@ class ClientFunction(ClientLoop):
         except InputError:
             raise
         except Exception as error:
-            debug = os.environ.get("FEDSYS_DEBUG") == "1"
-            raise self._function.error(error, "all clients at once") from (error if debug else None)
+            cause = error if debugs() else None
+            raise self._function.error(error, "all clients at once") from cause
         return mapped
 
     def _single(self, rows: Rows, data: Any, xi: Tensor | None) -> Rows:
@@ -187,6 +188,14 @@ class ClientFunction(ClientLoop):
                     "keeps state, or draws random numbers that are not from rng"
                 )
         return value, drew
+
+    def _try_out_others(self, start: Rows) -> None:
+        """Call the function of the other hosted clients once; refuse what is not finite."""
+        with _outside_of_inference():
+            for row, client in enumerate(self._hosted.site.hosted[1:], start=1):
+                found, _ = self._full_of(row, tuple(one[row].clone() for one in start), 0)
+                for value in found:
+                    self._check_numbers(value, f"client {client}")
 
     def _check_numbers(self, value: Tensor, where: str) -> None:
         site, what = self._hosted.site, self._function.what
@@ -267,6 +276,8 @@ class ClientFunction(ClientLoop):
                 one[0], other, rtol=tolerance, atol=tolerance
             ):
                 return "mapped over clients it returns other values"
+            for client, value in zip(site.hosted, one, strict=True):
+                self._check_numbers(value, f"client {client}")
         if watch.drew:
             return "it draws random numbers, each client from its own generator"
         examples = start

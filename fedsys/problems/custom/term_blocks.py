@@ -119,6 +119,18 @@ def term_of(owner: str, variable: Variable, given: Any) -> Term:
     )
 
 
+def outer_term(owner: str, x: Variable, given: Any) -> Term:
+    """Return the term of a bilevel problem's outer variable, from {"x": term}."""
+    if given is None:
+        return NONE
+    if not isinstance(given, Mapping) or set(given) != {"x"}:
+        raise InputError(
+            f'{owner}: terms must be {{"x": term}}, as the lower level is solved by gradients '
+            f"without a term, got {dict(given) if isinstance(given, Mapping) else given}"
+        )
+    return term_of(owner, x, given["x"])
+
+
 def _leaf_term(owner: str, leaf: Leaf, term: Any) -> Term:
     if isinstance(term, Term) and not getattr(term, "of_matrices", False):
         return term

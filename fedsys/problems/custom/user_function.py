@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedsys.core.errors import InputError
+from fedsys.core.errors import InputError, debugs
 from fedsys.problems.custom.variables import Variable, as_tensor, kind_of
 
 
@@ -113,8 +112,7 @@ class UserFunction:
         except InputError:
             raise
         except Exception as error:
-            debug = os.environ.get("FEDSYS_DEBUG") == "1"
-            raise self.error(error, f"client {client}") from (error if debug else None)
+            raise self.error(error, f"client {client}") from (error if debugs() else None)
 
     def error(self, error: Exception, where: str) -> InputError:
         """Return an exception of the function as an error of one line."""

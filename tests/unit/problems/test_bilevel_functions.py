@@ -16,6 +16,7 @@ from fedsys.core.errors import InputError
 from fedsys.core.placement import Placement
 from fedsys.core.site import Site
 from fedsys.problems import BilevelProblem, ExactHypergradient, SharedQuadraticBilevel
+from fedsys.problems.terms import L1, L2, Ball, Box, NuclearNorm, Simplex
 
 SITE = Site(Placement(3), seed=SEED, dtype=torch.float64, kind="bilevel")
 SHORT: dict[str, Any] = {"clients": 3, "seed": SEED, "dtype": "float64"}
@@ -135,6 +136,59 @@ def test_a_compositional_inner_function_has_the_mean_of_all_samples_as_a_full_ba
     values, pull = oracle.inner(oracle.x0, oracle.draw())
     torch.testing.assert_close(values, torch.full((3, 2), 2.5).double())
     torch.testing.assert_close(pull(values), 2.5 * values)
+
+
+def _shrunk(v: np.ndarray) -> np.ndarray:
+    U, s, Vh = np.linalg.svd(v.reshape(2, 2))
+    return ((U * np.maximum(s - 0.2, 0)) @ Vh).ravel()
+
+
+def _on_simplex(v: np.ndarray) -> np.ndarray:
+    low, high = v.min() - 1, v.max()
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(v - middle, 0).sum() > 1 else (low, middle)
+    return np.maximum(v - low, 0)
+
+
+TERMS: dict[str, tuple[Any, Any]] = {
+    "l1": (L1(0.2), lambda v: np.sign(v) * np.maximum(np.abs(v) - 0.2, 0)),
+    "l2": (L2(0.5), lambda v: v / 1.5),
+    "box": (Box(-0.1, 0.3), lambda v: v.clip(-0.1, 0.3)),
+    "ball": (Ball(0.4), lambda v: v * min(1.0, 0.4 / np.linalg.norm(v))),
+    "simplex": (Simplex(), _on_simplex),
+    "nuclear norm": (NuclearNorm(0.2), _shrunk),
+}
+
+
+class TestATermOfTheOuterVariable:
+    @pytest.mark.parametrize("level", ["own", "shared"])
+    @pytest.mark.parametrize("name", TERMS)
+    def test_is_solved_as_by_hand(self, name: str, level: str) -> None:
+        """y = x + s, so x minimises |x + mean(s)|^2 / 2 plus the term: prox(-mean(s))."""
+        term, prox = TERMS[name]
+        shape = (2, 2) if name == "nuclear norm" else (4,)
+        start = torch.zeros(shape, dtype=torch.float64)
+        # FedBiO averages proximal points, which is exact where the clients agree.
+        targets = TARGETS if level == "shared" else TARGETS.mean(0).expand(3, 4)
+        data = [2 * target.reshape(shape) for target in targets]
+        problem = BilevelProblem(
+            near, away, start, start, client_data=data, lower_level=level, terms={"x": term}
+        )
+        shared = FedNestBilevel(lr=0.3, inner_lr=0.9, inner_rounds=5, neumann_lr=1.0, local_steps=1)
+        solver = SOLVER if level == "own" else shared
+        result = fedsys.run(problem, solver, steps=120, evaluate_every=120, **SHORT)
+        expected = prox(-2 * TARGETS.mean(0).numpy())
+        assert not np.allclose(expected, -2 * TARGETS.mean(0).numpy(), atol=0.02)
+        x = result.variables["x"].flatten().numpy()
+        np.testing.assert_allclose(x, expected, rtol=0, atol=1e-7)
+        assert result.records[-1]["hypergradient_norm"] < 1e-6
+
+    @pytest.mark.parametrize("terms", [L1(0.1), {"y": L1(0.1)}, {"x": L1(0.1), "y": L1(0.1)}])
+    def test_is_the_only_one(self, terms: Any) -> None:
+        problem = BilevelProblem(near, near, torch.zeros(2), torch.zeros(2), terms=terms)
+        with pytest.raises(InputError, match=r'^BilevelProblem: terms must be {"x": term}, as'):
+            fedsys.run(problem, SOLVER, rounds=1, **SHORT)
 
 
 class TestALowerLevel:

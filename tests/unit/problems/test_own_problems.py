@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fedsys
-from fedsys.algorithms import LESGD, LSGD, FedAvg, LocalSGDA, ProxSkip
+from fedsys.algorithms import EG, GDA, LESGD, LSGD, FedAvg, LocalSGDA, ProxSkip
 from fedsys.communication import AllReduce, LocalTransport
 from fedsys.core.errors import InputError
 from fedsys.core.placement import Placement
@@ -365,6 +365,26 @@ def test_theory_with_estimated_constants_is_the_run_of_the_built_in_game() -> No
     assert ours.p == pytest.approx(theirs.p, rel=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", [ProxSkip(), GDA(), EG()], ids=lambda a: type(a).__name__)
+def test_theory_with_estimated_constants_converges_at_the_rate_of_the_exact_ones(
+    algorithm: Any,
+) -> None:
+    """The error falls by the same number of decades per step, to 2 %."""
+    game = QuadraticGame(dim=5, samples=1)
+    known = game.oracle(Site(Placement(CLIENTS), seed=0, dtype=torch.float64))
+    data = list(zip(known._mean_M, known._mean_b, strict=True))
+    solution = known.solution(unmetered())
+    own = fedsys.VariationalProblem(
+        affine, np.zeros(10), client_data=data, solution=solution, constants="estimate"
+    )
+    rates = []
+    for problem in (own, game):
+        last = solve(problem, algorithm, 250).records[-1]
+        assert 1e-26 < last["relative_error"] < 1e-3
+        rates.append(np.log10(last["relative_error"]) / 250)
+    assert rates[0] == pytest.approx(rates[1], rel=0.02)
+
+
 def test_constants_that_are_given_make_theory_work() -> None:
     constants = fedsys.Constants(mu=1.0, L=2.0, ell_spectral=4.0, ell_exact=4.0)
     problem = fedsys.VariationalProblem(affine, Z0, client_data=DATA, constants=constants)
@@ -472,6 +492,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "wrong dtype": (
         lambda: fedsys.VariationalProblem(lambda z, m: z.float(), Z0),
         r"returned torch.float32.*the run has torch.float64.*dtype='float32'",
+    ),
+    "wrong device": (
+        lambda: fedsys.VariationalProblem(lambda z, m: z.to("meta"), Z0),
+        r"operator\(z, ...\) returned a tensor on meta, not on cpu",
     ),
     "missing argument": (
         lambda: fedsys.MinimaxProblem(lambda x: x.sum(), [1.0], [1.0]),
