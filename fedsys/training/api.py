@@ -23,6 +23,8 @@ from fedsys.distributed.parent import end_with_launcher
 from fedsys.distributed.world import World, choose_backend, choose_device, set_threads
 from fedsys.problems.custom.function_oracle import FunctionOracle
 from fedsys.problems.stepping import GivenDraws, SteppingOracle
+from fedsys.training.best_record import BestRecord
+from fedsys.training.early_stopping import EarlyStopping
 from fedsys.training.observer import Observer, OnStep
 from fedsys.training.plan import Plan
 from fedsys.training.result import Record, Result
@@ -50,6 +52,8 @@ def run(
     trajectory: bool | Collection[int] = False,
     coins: GivenCoins | None = None,
     draws: GivenDraws | None = None,
+    early_stopping: EarlyStopping | None = None,
+    keep: str = "last",
 ) -> Result:
     """Run an algorithm on a problem and return the final state and the records.
 
@@ -75,16 +79,21 @@ def run(
         draws: the samples in place of random ones: a function of (client, step, k), which returns
             the index of a sample, or the indices of a batch; k counts the draws of a step, and
             those before the first step from 2**20. For finite sums: games and `samples=`.
+        early_stopping: ends the run after records without improvement; None for never.
+        keep: "last", or "best" for the variables of the best record by the metric of
+            `early_stopping`, by default the headline metric.
     """
     plan = Plan(steps, rounds, evaluate_every)
     world = World.from_environment()
     communicator = communicator or default_communicator(algorithm)
+    best = BestRecord(early_stopping or EarlyStopping(), keep)
     site = make_site(world, clients, seed, dtype, device)
     connect(world, communicator)
     try:
         runner = Runner(problem, algorithm, communicator, world, site, plan, on_record=on_record)
         runner.on_warning = lambda line: warnings.warn(line, RuntimeWarning, stacklevel=2)
         runner.observer = Observer(on_step, trajectory)
+        runner.best = best
         _use_coins(coins, algorithm, communicator)
         runner.prepare()
         if draws is not None:
