@@ -50,6 +50,7 @@ class Batches:
         seed: of the permutations.
         prepare: what makes numbers of inputs in bytes, batch by batch; None: they are numbers.
         places: where the samples are among the inputs, [N], if these are not in order or not all.
+        purpose: of the streams of random numbers.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class Batches:
         seed: int,
         prepare: Callable[[Tensor], Tensor] | None = None,
         places: Tensor | None = None,
+        purpose: str = "batches",
     ) -> None:
         self._inputs, self._labels = inputs, labels
         self.sizes, self._clients = list(sizes), clients
         self._batch_size = batch_size
         self._lengths = np.array(self.sizes)
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self._streams = Streams(seed, "batches")
+        self._streams = Streams(seed, purpose)
         self._orders: dict[int, _Orders] = {}
         self._prepare, self._places = prepare, places
 

@@ -25,11 +25,11 @@ from fedsys.core.sync import Sync
 from fedsys.data import Imbalance
 from fedsys.problems.networks.binary import Scorer, area_under_curve
 from fedsys.problems.networks.network_oracle import MinimaxNetworkOracle
-from fedsys.problems.networks.network_problem import NetworkProblem
+from fedsys.problems.networks.trained_network import BinaryNetwork
 
 
 @dataclass(frozen=True)
-class DeepAUC(NetworkProblem):
+class DeepAUC(BinaryNetwork):
     """min over (w, a, b), max over alpha of the square surrogate of 1 - AUC.
 
         F = (1-p)(h-a)^2 1+ + p(h-b)^2 1- + 2(1+alpha)(p h 1- - (1-p) h 1+) - p(1-p) alpha^2
@@ -60,7 +60,7 @@ class DeepAUC(NetworkProblem):
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """Return the oracle of the clients hosted at a site."""
-        return DeepAUCOracle(*self._parts(site))
+        return DeepAUCOracle(*self._parts(site), options=self.options)
 
     def _parts(
         self, site: Site
@@ -70,11 +70,16 @@ class DeepAUC(NetworkProblem):
         players = (_Primal(self.network(data, 1, site)), _Dual())
         clients = self.client_data(data, site)
         losses = [_AUCLoss(ratio) for ratio in self._ratios(clients, site)]
-        return site, losses, players, clients, self.vectorize
+        return site, losses, players, clients, self.way
 
     def _ratios(self, clients: ClientData, site: Site) -> list[float]:
-        """Return p of every hosted client, from the numbers of negatives and positives."""
+        """Return p of every hosted client, from the numbers of negatives and positives.
+
+        With `positive_share`, p is the share in every batch, which makes F the same surrogate.
+        """
         counts = clients.counts
+        if self.share is not None:
+            return [self.share] * len(counts)
         if self.positive_ratio == "global":
             counts = clients.totals.expand_as(counts)
         elif (counts == 0).any():

@@ -23,12 +23,12 @@ from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.data import Imbalance
 from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle, NetworkOracle
-from fedsys.problems.networks.network_problem import NetworkProblem
+from fedsys.problems.networks.trained_network import BinaryNetwork
 from fedsys.system.compat import torchmetrics
 
 
 @dataclass(frozen=True)
-class BinaryClassification(NetworkProblem):
+class BinaryClassification(BinaryNetwork):
     """min over w of the cross-entropy of a network with one output, evaluated by the AUC.
 
     A baseline of Zhang et al. (NeurIPS 2023), arXiv:2304.10101, Table 1. The ratio loss of Wang et
@@ -69,7 +69,8 @@ class BinaryClassification(NetworkProblem):
             shares = clients.totals.double() / clients.totals.sum()
             odds = float(shares[1]) / (1 - float(shares[1]))
             loss = RatioLoss(1 + self.ratio_weight * odds, 1 + self.ratio_weight / odds)
-        return BinaryClassificationOracle(site, loss, (scorer,), clients, self.vectorize)
+        given = site, loss, (scorer,), clients, self.way
+        return BinaryClassificationOracle(*given, options=self.options)
 
 
 class Scorer(nn.Module):

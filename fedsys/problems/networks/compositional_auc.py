@@ -58,14 +58,16 @@ class CompositionalAUC(DeepAUC):
     @override
     def oracle(self, site: Site) -> CompositionalAUCOracle:
         exact = self.jacobian == "exact"
-        return CompositionalAUCOracle(*self._parts(site), rho=self.rho, exact=exact)
+        return CompositionalAUCOracle(
+            *self._parts(site), rho=self.rho, exact=exact, options=self.options
+        )
 
 
 class CompositionalAUCOracle(DeepAUCOracle):
     """The inner step by autograd; its Jacobian I - rho Hessian uses the graph of the gradient."""
 
-    def __init__(self, *args: Any, rho: float, exact: bool) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, rho: float, exact: bool, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._rho, self._exact = rho, exact
         if self._at_once is not None:
             self._stack = StackedModules(self._players[:1])

@@ -83,7 +83,8 @@ class MonitoredRatioLoss(BinaryClassification):
             RatioLoss(1.0, 1.0),
             (scorer,),
             self.client_data(data, site),
-            self.vectorize,
+            self.way,
+            options=self.options,
             auxiliary=self._auxiliary_samples(data, site),
             ratio_weight=self.ratio_weight,
         )
@@ -105,8 +106,10 @@ class MonitoredRatioOracle(BinaryClassificationOracle):
     It reports train_loss, the cross-entropy without weights, and test_auc of the averaged model.
     """
 
-    def __init__(self, *args: Any, auxiliary: list[Tensor], ratio_weight: float) -> None:
-        super().__init__(*args)
+    def __init__(
+        self, *args: Any, auxiliary: list[Tensor], ratio_weight: float, **options: Any
+    ) -> None:
+        super().__init__(*args, **options)
         self._auxiliary, self._ratio_weight = auxiliary, ratio_weight
         self._weighted: RatioLoss = args[1]
         player = self._players[0]
