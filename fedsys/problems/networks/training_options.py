@@ -79,10 +79,10 @@ def decay_row(player: FlatModule, factor: float) -> Tensor | None:
         return None
     has_others = any(name.startswith("net.") for name in player.names)
     parts = [
-        torch.full((size,), 0.0 if has_others and not name.startswith("net.") else factor)
+        player.vector.new_full((size,), 0 if has_others and not name.startswith("net.") else factor)
         for name, size in zip(player.names, player.sizes, strict=True)
     ]
-    return torch.cat(parts).to(player.vector)
+    return torch.cat(parts)
 
 
 def regularised(losses: Tensor, x: Tensor, decay: Tensor | None) -> Tensor:

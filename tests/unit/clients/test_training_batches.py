@@ -192,7 +192,7 @@ def test_each_class_has_epochs_of_its_own() -> None:
 def test_a_client_without_a_class_is_named() -> None:
     problem = replace(BALANCED, partition=Disjoint(), imbalance=Imbalance())
     with pytest.raises(InputError, match="positive_share: client 0 has no positive training"):
-        problem.oracle(site(2))
+        problem.oracle(site(10))
 
 
 @pytest.mark.parametrize(
