@@ -128,7 +128,7 @@ class TrainingBatches(Batches):
         """Return the places of the samples of each class, and their epochs."""
         found = []
         for label, name in enumerate(("negative", "positive")):
-            own = [self._labels[self._own(row)] == label for row in range(len(self.sizes))]
+            own = [self._labels[self.own(row)] == label for row in range(len(self.sizes))]
             sizes = [int(is_member.sum()) for is_member in own]
             if 0 in sizes:
                 raise InputError(

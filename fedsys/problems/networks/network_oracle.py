@@ -21,6 +21,7 @@ from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.networks import training_options as training
 from fedsys.problems.networks.test_part import evaluate_test_part, own_outputs, pooled
+from fedsys.problems.networks.validation_metrics import held_out_metrics
 from fedsys.problems.stepping import SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 from fedsys.system.memory import keep_freed_memory
@@ -114,13 +115,14 @@ class NetworkOracle(SteppingOracle):
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
         """Return train_loss, the mean over the clients of the loss on their own training data.
 
-        It includes the weight decay. With `positive_share`, the classes have their shares in a
-        batch instead of those in the data.
+        It includes the weight decay, and weights the classes by `positive_share`.
         """
         rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
             losses = training.regularised(self._train_losses(rows), rows[0], self._decay)
-        return {"train_loss": float(sync(losses[:, None])[0])}
+            load = partial(self._load, rows=rows)
+            found = held_out_metrics(self.data, load, self._loss_of, self.min_player, sync)
+        return {"train_loss": float(sync(losses[:, None])[0]), **found}
 
     def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the min player's outputs on all test samples.

@@ -16,6 +16,7 @@ from fedsys.clients.training_batches import (
     positives_of,
     transforms_of,
 )
+from fedsys.clients.validation import class_counts_of, hold_out
 from fedsys.core.errors import InputError, require
 from fedsys.core.site import Site
 from fedsys.data import Dataset
@@ -39,12 +40,15 @@ class TrainedNetwork(NetworkProblem):
         autocast: "bf16" to compute the network's training passes in bfloat16 where that is safe.
         weight_decay: the factor of half the squared norm of the network's parameters, which is
             part of the loss.
+        validation_share: the share of each client's training samples, of each class, that is held
+            out for `validation_loss` and `validation_auc`; 0 for none.
     """
 
     augment: Any = field(default=None, kw_only=True)
     micro_batch: int | None = field(default=None, kw_only=True)
     autocast: str | None = field(default=None, kw_only=True)
     weight_decay: float = field(default=0.0, kw_only=True)
+    validation_share: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +58,8 @@ class TrainedNetwork(NetworkProblem):
         require(valid, owner, "micro_batch", size, "at least 1, or null for the whole batch")
         require(self.autocast in (None, "bf16"), owner, "autocast", self.autocast, "bf16 or null")
         require(self.weight_decay >= 0, owner, "weight_decay", self.weight_decay, "not negative")
+        share, rule = self.validation_share, "0 (none) or more, and below 1"
+        require(0 <= share < 1, owner, "validation_share", share, rule)
         one_by_one = self.micro_batch is not None or self.autocast is not None
         rule = "auto or loop with micro_batch or autocast"
         valid = self.vectorize != "vmap" or not one_by_one
@@ -91,12 +97,21 @@ class TrainedNetwork(NetworkProblem):
     @override
     def client_data(self, data: Dataset, site: Site) -> ClientData:
         clients, transforms = super().client_data(data, site), transforms_of(self.augment)
+        if self.validation_share > 0:
+            clients = self._without_validation(clients, site)
         if not transforms and self.share is None:
             return clients
         augmentation = Augmentation(transforms, site.seed) if transforms else None
         positives = None if self.share is None else positives_of(self.share, self.batch_size)
         batches = TrainingBatches(clients.batches, site.seed, augmentation, positives)
         return replace(clients, batches=batches)
+
+    def _without_validation(self, clients: ClientData, site: Site) -> ClientData:
+        """Hold out the validation samples; classes are counted without them."""
+        batches, held = hold_out(clients.batches, self.validation_share, site.seed)
+        counts = class_counts_of(batches, len(clients.totals))
+        totals = site.peers.total(counts.sum(0)).long()
+        return replace(clients, batches=batches, validation=held, counts=counts, totals=totals)
 
 
 @dataclass(frozen=True)

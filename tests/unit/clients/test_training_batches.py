@@ -191,7 +191,7 @@ def test_each_class_has_epochs_of_its_own() -> None:
 
 def test_a_client_without_a_class_is_named() -> None:
     problem = replace(BALANCED, partition=Disjoint(), imbalance=Imbalance())
-    with pytest.raises(InputError, match="positive_share: client 0 has no positive training"):
+    with pytest.raises(InputError, match="positive_share: client 5 has no negative training"):
         problem.oracle(site(10))
 
 
