@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from torch import Tensor
 
 import fedsys
 from fedsys.algorithms import FedAvg, LocalSGDA, Scaffold
+from fedsys.cli.main import main
 from fedsys.clients.batches import Batch
 from fedsys.clients.training_batches import TrainingBatches
 from fedsys.core.errors import InputError
@@ -237,6 +241,25 @@ def test_without_the_options_batches_are_the_plain_ones() -> None:
     plain = replace(AUGMENTED, augment=None).oracle(site()).data.batches
     assert type(plain).__name__ == "Batches"
     assert type(Classification(Clouds()).oracle(site()).data.batches).__name__ == "Batches"
+
+
+def test_the_command_line_builds_a_list_of_transforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    noise = "{_target_: torchvision.transforms.v2.GaussianNoise, sigma: 0.2}"
+    flip = "{_target_: torchvision.transforms.v2.RandomHorizontalFlip}"
+    given = ("problem=classification", "algorithm=fedavg", "dataset.limit=100", "rounds=1")
+    losses = []
+    for number, augment in enumerate(("null", f"[{noise},{flip}]")):
+        name = f"run.name={number}"
+        monkeypatch.setattr(sys, "argv", ["fedsys", *given, name, f"problem.augment={augment}"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        summary = json.loads((tmp_path / f"runs/{number}/summary.json").read_text())
+        losses.append(summary["final"]["train_loss"])
+    assert losses[0] != losses[1]
 
 
 def test_scaffold_with_control_variates_at_draws_accepts_augmented_batches() -> None:
