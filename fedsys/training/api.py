@@ -70,8 +70,7 @@ def run(
         evaluate_every: the number of rounds between two records.
         on_record: called with every record when it is measured.
         on_step: called after every step with the number of steps and the state of the clients here.
-        trajectory: True, or the steps whose states of all clients `Result.trajectory` has; 0 is the
-            initial state.
+        trajectory: True, or the steps whose states of all clients `Result.trajectory` has.
         coins: the shared coins in place of random ones: one for each step, a function of the step,
             or for several coins lists by name or a function of (step, name); "sync" communicates.
         draws: the samples in place of random ones, for finite sums: a function of (client, step, k)
