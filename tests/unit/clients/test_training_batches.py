@@ -233,7 +233,8 @@ def test_the_loss_of_balanced_batches_weights_the_classes_by_their_shares() -> N
 def test_the_auc_objective_has_the_ratio_of_the_batches() -> None:
     # Then the surrogate is that of the AUC, which does not depend on the ratio of the classes.
     oracle = BALANCED.oracle(site())
-    assert {loss.p for loss in oracle._losses} == {0.5}
+    losses: list[Any] = [*oracle._losses]
+    assert {loss.p for loss in losses} == {0.5}
     assert oracle.z0.shape[0] == 4
 
 
