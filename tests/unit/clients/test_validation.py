@@ -76,7 +76,7 @@ def test_what_is_held_out_depends_on_seed_and_client_alone() -> None:
 
 def test_the_metrics_are_those_of_the_held_out_samples() -> None:
     result = fedsys.run(AUC, TRAIN, rounds=3, clients=3, seed=3, dtype="float64")
-    oracle = AUC.oracle(replace(site(), kind="minimax"))
+    oracle: Any = AUC.oracle(replace(site(), kind="minimax"))
     held, z = oracle.data.validation, _row(result.variables, oracle)
     assert held is not None
     oracle._load(0, z)
@@ -138,7 +138,7 @@ def test_early_stopping_acts_on_held_out_samples_alike_on_every_placement(
 
 def test_validation_works_with_balanced_and_augmented_batches() -> None:
     problem = replace(AUC, positive_share=0.5, augment=torch.clone, imbalance=Imbalance(0.2))
-    oracle = problem.oracle(site())
+    oracle: Any = problem.oracle(site())
     assert oracle.data.validation is not None
     assert oracle.data.batches.at(0, 0).labels.sum(1).tolist() == [2, 2, 2]
     assert int(oracle.data.totals.sum()) == sum(oracle.data.batches.sizes)
