@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from fedsys.system.process import tune_process
     from fedsys.training.api import run
+    from fedsys.training.early_stopping import EarlyStopping
     from fedsys.training.result import Result
     from fedsys.training.sweep import sweep
     from fedsys.training.sweep_result import SweepResult
@@ -41,6 +42,7 @@ __all__ = [
     "CompositionalProblem",
     "Constants",
     "DeepAUC",
+    "EarlyStopping",
     "FedAvg",
     "FedsysError",
     "InputError",
@@ -64,6 +66,7 @@ __all__ = [
 _MODULES = {
     "Algorithm": "fedsys.core.algorithm",
     "Constants": "fedsys.core.constants",
+    "EarlyStopping": "fedsys.training.early_stopping",
     "FedAvg": "fedsys.algorithms",
     "FedsysError": "fedsys.core.errors",
     "InputError": "fedsys.core.errors",

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedsys.core.cancellation import cancellable
@@ -50,6 +51,7 @@ class Batches:
         seed: of the permutations.
         prepare: what makes numbers of inputs in bytes, batch by batch; None: they are numbers.
         places: where the samples are among the inputs, [N], if these are not in order or not all.
+        purpose: of the streams of random numbers.
     """
 
     def __init__(
@@ -62,20 +64,46 @@ class Batches:
         seed: int,
         prepare: Callable[[Tensor], Tensor] | None = None,
         places: Tensor | None = None,
+        purpose: str = "batches",
     ) -> None:
         self._inputs, self._labels = inputs, labels
         self.sizes, self._clients = list(sizes), clients
         self._batch_size = batch_size
         self._lengths = np.array(self.sizes)
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self._streams = Streams(seed, "batches")
+        self._seed = seed
+        self._streams = Streams(seed, purpose)
         self._orders: dict[int, _Orders] = {}
         self._prepare, self._places = prepare, places
 
     @property
+    def labels(self) -> Tensor:
+        """The labels of the hosted samples, one client after another: [N]."""
+        return self._labels
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The numbers of the hosted clients."""
+        return self._clients
+
+    def subset(self, samples: Sequence[Tensor]) -> Batches:
+        """Return batches of these samples of each hosted client, which stay where they are."""
+        chosen = torch.cat([*samples])
+        return Batches(
+            self._inputs,
+            self._labels[chosen],
+            [len(own) for own in samples],
+            self._clients,
+            self._batch_size,
+            self._seed,
+            self._prepare,
+            chosen if self._places is None else self._places[chosen],
+        )
+
+    @property
     def whole(self) -> Batch:
         """All samples of each client."""
-        parts = [self._samples(self._own(row)) for row in range(len(self.sizes))]
+        parts = [self._samples(self.own(row)) for row in range(len(self.sizes))]
         return Batch(tuple(inputs for inputs, _ in parts), tuple(labels for _, labels in parts))
 
     @property
@@ -87,7 +115,7 @@ class Batches:
 
     def pieces(self, row: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all samples of the hosted client in this row, in pieces that fit in memory."""
-        size, own = piece_size(self._inputs), self._own(row)
+        size, own = piece_size(self._inputs), self.own(row)
         for first in cancellable(range(own.start, own.stop, size)):
             yield self._samples(slice(first, min(first + size, own.stop)))
 
@@ -148,7 +176,7 @@ class Batches:
             picks[row] = self._across_epochs(orders, row, int(first[row]), k, batch_size)
         return to_device(picks.reshape(-1), self._inputs.device)
 
-    def _own(self, row: int) -> slice:
+    def own(self, row: int) -> slice:
         """Which of the hosted samples are those of the client in this row."""
         return slice(int(self._starts[row]), int(self._starts[row]) + self.sizes[row])
 

@@ -33,6 +33,7 @@ class ClientData:
         prepare: turns inputs in bytes into numbers; None if they are numbers.
         test_sizes: the number of test samples of each hosted client; None if the part is common.
         form: what a prediction needs to know of the data: shape of inputs, classes, preparation.
+        validation: the samples that the hosted clients hold out; None without `validation_share`.
     """
 
     batches: Batches
@@ -44,6 +45,7 @@ class ClientData:
     prepare: Callable[[Tensor], Tensor] | None = None
     test_sizes: list[int] | None = None
     form: Mapping[str, Any] = field(default_factory=dict)
+    validation: Batches | None = None
 
     @classmethod
     def of(

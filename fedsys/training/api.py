@@ -23,6 +23,8 @@ from fedsys.distributed.parent import end_with_launcher
 from fedsys.distributed.world import World, choose_backend, choose_device, set_threads
 from fedsys.problems.custom.function_oracle import FunctionOracle
 from fedsys.problems.stepping import GivenDraws, SteppingOracle
+from fedsys.training.best_record import BestRecord
+from fedsys.training.early_stopping import EarlyStopping
 from fedsys.training.observer import Observer, OnStep
 from fedsys.training.plan import Plan
 from fedsys.training.result import Record, Result
@@ -50,6 +52,8 @@ def run(
     trajectory: bool | Collection[int] = False,
     coins: GivenCoins | None = None,
     draws: GivenDraws | None = None,
+    early_stopping: EarlyStopping | None = None,
+    keep: str = "last",
 ) -> Result:
     """Run an algorithm on a problem and return the final state and the records.
 
@@ -65,16 +69,14 @@ def run(
         communicator: how clients communicate; by default the one that the algorithm needs.
         evaluate_every: the number of rounds between two records.
         on_record: called with every record when it is measured.
-        on_step: called after every step with the number of steps so far and the state of the
-            clients hosted here.
-        trajectory: True, or the numbers of steps whose states `Result.trajectory` has, with the
-            rows of all clients; 0 is the initial state.
+        on_step: called after every step with the number of steps and the state of the clients here.
+        trajectory: True, or the steps whose states of all clients `Result.trajectory` has.
         coins: the shared coins in place of random ones: one for each step, a function of the step,
-            or for several coins lists by name or a function of (step, name); the coin that decides
-            on communication is called "sync". On several ranks they must agree.
-        draws: the samples in place of random ones: a function of (client, step, k), which returns
-            the index of a sample, or the indices of a batch; k counts the draws of a step, and
-            those before the first step from 2**20. For finite sums: games and `samples=`.
+            or for several coins lists by name or a function of (step, name); "sync" communicates.
+        draws: the samples in place of random ones, for finite sums: a function of (client, step, k)
+            that returns an index, or those of a batch. Draws of the start count from k = 2**20.
+        early_stopping: ends the run after records without improvement; None for never.
+        keep: "last", or "best" for the variables of the best record by that metric.
     """
     plan = Plan(steps, rounds, evaluate_every)
     world = World.from_environment()
@@ -85,6 +87,7 @@ def run(
         runner = Runner(problem, algorithm, communicator, world, site, plan, on_record=on_record)
         runner.on_warning = lambda line: warnings.warn(line, RuntimeWarning, stacklevel=2)
         runner.observer = Observer(on_step, trajectory)
+        runner.best = BestRecord(early_stopping or EarlyStopping(), keep)
         _use_coins(coins, algorithm, communicator)
         runner.prepare()
         if draws is not None:

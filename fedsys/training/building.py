@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from fedsys.communication import Communicator
 from fedsys.core.algorithm import Algorithm
 from fedsys.core.errors import InputError
+from fedsys.system.compat import torchvision
 from fedsys.training import config as conf
 
 _CONTRACTS: dict[str, type] = {"algorithm": Algorithm, "communicator": Communicator}
@@ -34,6 +35,8 @@ def build_loggers(settings: DictConfig) -> list[Any]:
 def _built(group: str, node: Any) -> Any:
     if not isinstance(node, DictConfig) or not isinstance(node.get("_target_"), str):
         raise _not_a_choice(group, node)
+    if "_target_: torchvision." in OmegaConf.to_yaml(node):
+        torchvision()  # which may not be importable by its name alone
     made = instantiate(node)
     fits = isinstance(made, _CONTRACTS.get(group, object)) and all(
         callable(getattr(made, method, None)) for method in _METHODS.get(group, ())

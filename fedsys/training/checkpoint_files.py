@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedsys.core.errors import InputError
 from fedsys.core.traffic import Traffic
+from fedsys.training.best_record import Standing
 
 _SNAPSHOT = "snapshot.json"
 _COUNTS = {field.name for field in fields(Traffic)}
@@ -48,6 +49,10 @@ class Snapshot:
     """The calls of a client's operators and gradients at a draw so far."""
     passes: int = 0
     """Those on all data."""
+    best: Mapping[str, Any] = field(default_factory=dict)
+    """The best record so far (best_record.py), if the run follows its records."""
+    best_rows: Mapping[str, int] = field(default_factory=dict)
+    """The names of the rows of that record's point, and their lengths."""
 
 
 class DamagedCheckpointError(Exception):
@@ -167,10 +172,12 @@ def parse_snapshot(content: dict[str, Any], size: int = 2**40) -> Snapshot:
     """
     snapshot = Snapshot(**content)
     traffic, memory = snapshot.traffic, snapshot.memory
-    if not all(
-        isinstance(one, dict) for one in (traffic, memory, snapshot.settings, snapshot.pending)
-    ):
+    parts = traffic, memory, snapshot.settings, snapshot.pending, snapshot.best, snapshot.best_rows
+    if not all(isinstance(one, dict) for one in parts):
         raise TypeError
+    if snapshot.best:
+        Standing.parse(snapshot.best)
+    lengths = [*memory.values(), *snapshot.best_rows.values()]
     counts = [
         snapshot.step,
         snapshot.calls,
@@ -183,7 +190,7 @@ def parse_snapshot(content: dict[str, Any], size: int = 2**40) -> Snapshot:
         and all(_is_count(value) for value in counts)
         and traffic.get("rounds", 0) <= snapshot.step
         and all(_is_duration(value) for value in seconds)
-        and all(_is_count(value) and 0 < value <= size for value in memory.values())
+        and all(_is_count(value) and 0 < value <= size for value in lengths)
         and all(_is_number(value) for value in snapshot.pending.values())
     )
     if not good:

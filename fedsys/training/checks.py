@@ -11,7 +11,12 @@ from typing import Any
 from fedsys.core.errors import FedsysError, InputError, unforeseen
 from fedsys.core.fields import check_types, type_hints
 from fedsys.training import checkpoint
-from fedsys.training.config import CheckpointSettings, RunSettings, Settings
+from fedsys.training.config import (
+    CheckpointSettings,
+    EarlyStoppingSettings,
+    RunSettings,
+    Settings,
+)
 from fedsys.training.file_names import check_run_dir, check_run_name
 
 _WORDS = {"resume": ("auto", "true", "false"), "scale": ("small", "paper")}
@@ -23,6 +28,7 @@ def check_settings(settings: Any) -> None:
         ("settings", None, Settings),
         ("run", "run", RunSettings),
         ("checkpoint", "checkpoint", CheckpointSettings),
+        ("early_stopping", "early_stopping", EarlyStoppingSettings),
     )
     for owner, key, kind in parts:
         node = settings if key is None else settings.get(key)
@@ -31,9 +37,12 @@ def check_settings(settings: Any) -> None:
         if missing:
             raise InputError(f"{owner}: {missing[0]} is missing; it cannot be deleted")
         if key is None:
-            hints = {**hints, "run": Any, "checkpoint": Any, "participation": float}
+            nodes = ("run", "checkpoint", "early_stopping")
+            hints = {**hints, **dict.fromkeys(nodes, Any), "participation": float}
         elif key == "checkpoint":
             hints = {**hints, "minutes": float}
+        elif key == "early_stopping":
+            hints = {**hints, "min_delta": float}
         check_types(owner, hints, {name: node[name] for name in hints})
     for name, values in _WORDS.items():
         value = settings[name]

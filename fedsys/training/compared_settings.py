@@ -13,7 +13,8 @@ Settings = dict[str, Any]
 
 NO_NUMBER_DEPENDS_ON = (
     "run", "checkpoint", "logger", "resume", "objective", "evaluate_every", "device", "steps",
-    "rounds", "communicator.timeout", "communicator.startup_timeout", "communicator.backend",
+    "rounds", "early_stopping.patience", "early_stopping.min_delta", "communicator.timeout",
+    "communicator.startup_timeout", "communicator.backend",
     "communicator.shared_memory", "dataset.download", "problem.dataset.download",
     "problem.cross_site",
 )  # fmt: skip

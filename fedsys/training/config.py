@@ -31,6 +31,15 @@ class CheckpointSettings:
 
 
 @dataclass
+class EarlyStoppingSettings:
+    """When a run ends before its planned length."""
+
+    metric: str | None = None
+    patience: int | None = None
+    min_delta: Any = 0.0  # not `float`, as above
+
+
+@dataclass
 class Settings:
     """All options of a run; its length is given by either `steps` or `rounds`."""
 
@@ -53,6 +62,8 @@ class Settings:
     participation: Any = 1.0  # not `float`, as above
     on_nonfinite: str = "stop"
     resume: str = "auto"
+    keep: str = "last"
+    early_stopping: EarlyStoppingSettings = field(default_factory=EarlyStoppingSettings)
     run: RunSettings = field(default_factory=RunSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
 

@@ -60,6 +60,14 @@ def theory_lines(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
+def ending_lines(summary: dict[str, Any]) -> list[str]:
+    """Return why a run stopped early, and which record is kept if it is the best one."""
+    kept = dict(summary.get("kept", {}))
+    where = f"round {kept.pop('round', 0):.0f}, step {kept.pop('step', 0):.0f}"
+    lines = [f"kept: the best record, of {where}: {n} {v:.6g}" for n, v in kept.items()]
+    return [*([summary["stopped"]] if summary.get("stopped") else []), *lines]
+
+
 def waiting_lines(summary: dict[str, Any]) -> list[str]:
     """Return how long each rank waited for the others; the slowest rank waits least."""
     waited: list[float] = summary.get("seconds_waited_by_rank", [])
@@ -166,7 +174,7 @@ def _print_results(
     for line in remarks:
         print(line)
     with suppress(LookupError, TypeError, ValueError):  # a summary that was edited by hand
-        for line in theory_lines(summary):
+        for line in (*theory_lines(summary), *ending_lines(summary)):
             print(line)
     warnings = [f"warning: {line}" for line in summary.get("warnings", [])]
     for line in (*waiting_lines(summary), *warnings):

@@ -91,7 +91,9 @@ def model_card(model: TrainedModel, run: Path, file: str, difference: float) -> 
     """Return the model card of a run: data, settings, metrics, and how to use the file."""
     summary, _ = files.read_summary(run / files.SUMMARY)
     settings = files.read_settings(run / files.CONFIG) or {}
-    final = files.record_of(summary.get("final"))
+    kept = summary.get("kept") or {}
+    # Of the best record only the metric that it was chosen by is known.
+    final = files.record_of(kept if metrics_of(kept) else summary.get("final"))
     chosen = settings.get("algorithm")
     algorithm = chosen.get("_target_") if isinstance(chosen, Mapping) else chosen
     sizes = model.note.get("samples_by_client") or []

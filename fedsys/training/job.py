@@ -35,6 +35,7 @@ from fedsys.training.loggers import BackgroundLogger
 from fedsys.training.redaction import redact_file, redacted
 from fedsys.training.run_directory import RunDirectory
 from fedsys.training.run_options import (
+    best_record_of,
     chosen_options,
     has_fixed_path,
     is_sweep,
@@ -62,7 +63,7 @@ def run_job(config: DictConfig, world: World, stop_signal: StopSignal) -> float 
     OmegaConf.resolve(config)
     settings: Any = config
     check_settings(settings)
-    plan = plan_of(settings)
+    plan, best = plan_of(settings), best_record_of(settings)
     clients = settings.clients
     if clients is None and "FEDSYS_CLIENTS" in os.environ:
         clients = int(world.from_first_rank("clients", lambda: os.environ["FEDSYS_CLIENTS"]))
@@ -75,7 +76,7 @@ def run_job(config: DictConfig, world: World, stop_signal: StopSignal) -> float 
         if world.ranks > 1:
             world.failure_detector.listen(print_error)
         problem = world.on_all_ranks(lambda: build(config, "problem"))
-        runner = Runner(problem, algorithm, communicator, world, site, plan)
+        runner = Runner(problem, algorithm, communicator, world, site, plan, best=best)
         try:
             runner.prepare()
         except KindError as error:
@@ -179,7 +180,8 @@ class _Job:
         """Return the last record of a run that is finished already, on every rank."""
         summary = None
         if self._world.rank == 0 and resume:
-            summary = self._directory.finished(self._runner.plan.is_over)
+            patience = self._runner.best.options.patience
+            summary = self._directory.finished(self._runner.plan.is_over, patience)
         gather = self._world.transport.all_gather_values
         found = gather(summary and summary["final"], optional(parse_record))[0]
         is_known = gather(compared, boolean)[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsys.communication import Communicator
 from fedsys.core.algorithm import Algorithm, State
-from fedsys.core.oracles import Oracle
+from fedsys.core.oracles import Oracle, Stateful
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,12 @@ class Points:
             return z[0]
         rows = self.communicator.unmetered().gather(private)
         return torch.cat([shared[:1].expand(len(rows), -1), rows], dim=1)
+
+    def named(self, z: Tensor) -> dict[str, Tensor]:
+        """Return the variables, and the buffers that they were evaluated with, by name."""
+        if isinstance(self.oracle, Stateful):
+            return self.oracle.trained(z, self.communicator.unmetered())
+        return self.oracle.named(z)
 
     def are_finite(self, z: Tensor, steps: int) -> bool:
         """Return whether a point from `shared` is finite for all clients; the same on all ranks."""

@@ -12,6 +12,7 @@ from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.errors import FedsysError, NonFiniteError
 from fedsys.core.metrics import Record
+from fedsys.training.best_record import BestRecord
 from fedsys.training.clock import TrainingClock
 from fedsys.training.evaluation import Evaluation
 from fedsys.training.non_finite import NonFiniteLocator
@@ -35,6 +36,7 @@ class Recorder:
         guarantee: what a theorem bounds in every record of this run, or None.
         calls: the operators and gradients that a client has evaluated; None if the oracle does not
             count them.
+        best: follows the records, to stop the run and to keep the best one.
         pending: a record without its metrics, if all ranks abandoned its evaluation. The
             checkpoint stores it, because it cannot be computed from the state.
     """
@@ -49,6 +51,7 @@ class Recorder:
     warnings: list[str]
     guarantee: Guarantee | None = None
     calls: OracleCalls | None = None
+    best: BestRecord = field(default_factory=BestRecord)
     pending: Record = field(default_factory=dict)
 
     def begin(self, state: State, step: int) -> None:
@@ -121,6 +124,7 @@ class Recorder:
             self.pending = record
             return False
         record, self.pending = {**record, **found}, {}
+        self.best.see(record, points, self.points.oracle, self.locator.world)
         self._pass_on_warnings(record)
         self.records.append(record)
         failure: FedsysError | None = None

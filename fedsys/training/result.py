@@ -41,6 +41,12 @@ class Result:
     """The warnings of the evaluations."""
     trajectory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     """The states of all clients [M, ...] by name, by the number of steps; see `fedsys.run`."""
+    stopped: str = ""
+    """Why early stopping ended the run; empty for a run of its planned length."""
+    kept: Record = field(default_factory=dict)
+    """Step and round of `variables`; with `keep="best"` also the metric and its best value."""
+    records_without_improvement: int | None = None
+    """The records since the last improvement; None if the run did not follow a metric."""
 
     def for_autograd(self) -> Self:
         """Return the same with copies of all tensors, made outside of inference mode.

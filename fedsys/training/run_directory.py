@@ -97,11 +97,14 @@ class RunDirectory:
                 f"{_OTHER_PLACE}"
             ) from error
 
-    def finished(self, is_over: Callable[[int, int], bool]) -> dict[str, Any] | None:
+    def finished(
+        self, is_over: Callable[[int, int], bool], patience: int | None = None
+    ) -> dict[str, Any] | None:
         """Return the summary of a finished run, None if there are iterations left.
 
         Args:
             is_over: whether a run of so many steps and rounds has reached its end.
+            patience: the records without improvement after which the run stops early.
         """
         summary, problems = files.read_summary(self.path / files.SUMMARY)
         for line in problems:
@@ -109,7 +112,8 @@ class RunDirectory:
         with suppress(ValueError):
             last = files.record_of(summary.get("final"))
             has_variables = (self.path / files.FINAL).is_file()
-            if has_variables and is_over(int(last["step"]), int(last["round"])):
+            ends = is_over(int(last["step"]), int(last["round"]))
+            if has_variables and (ends or files.stopped_early(summary, patience)):
                 return summary
         return None
 

@@ -79,6 +79,12 @@ def record_of(content: object) -> Record:
 _PLACE = ("step", "round")
 
 
+def stopped_early(summary: Mapping[str, Any], patience: int | None) -> bool:
+    """Return whether a run was ended by early stopping, and would be with this patience too."""
+    waited = summary.get("records_without_improvement")
+    return patience is not None and is_number(waited) and waited >= patience  # type: ignore[operator]
+
+
 def values_of(content: object) -> Record:
     """Return the content if it is a dictionary of numbers, or of lists of numbers, by name.
 

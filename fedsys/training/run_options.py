@@ -8,7 +8,9 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 
+from fedsys.training.best_record import BestRecord
 from fedsys.training.config import Settings
+from fedsys.training.early_stopping import EarlyStopping
 from fedsys.training.plan import Plan
 from fedsys.training.run_directory import run_timestamp
 
@@ -31,6 +33,13 @@ def plan_of(settings: Settings) -> Plan:
     elif "rounds" in given and "steps" not in given:
         steps = None
     return Plan(steps, rounds, settings.evaluate_every)
+
+
+def best_record_of(settings: Settings) -> BestRecord:
+    """Return when the run stops early, and which record is kept."""
+    given = settings.early_stopping
+    options = EarlyStopping(given.metric, given.patience, float(given.min_delta))
+    return BestRecord(options, settings.keep)
 
 
 def is_sweep() -> bool:

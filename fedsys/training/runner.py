@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedsys.algorithms.averaged import averaged
 from fedsys.communication import Communicator
@@ -16,11 +15,12 @@ from fedsys.core.algorithm import Algorithm, Measuring, State, guarantee_of
 from fedsys.core.cancellation import CancelledError
 from fedsys.core.constants import Theory
 from fedsys.core.errors import InterruptedRunError, NonFiniteError
-from fedsys.core.oracles import Oracle, Problem, Reporting, Stateful
+from fedsys.core.oracles import Oracle, Problem, Reporting
 from fedsys.core.rounds import Every
 from fedsys.core.site import Site
 from fedsys.distributed.world import World
 from fedsys.training.autograd_mode import stepping
+from fedsys.training.best_record import BestRecord
 from fedsys.training.checkpoint import Checkpoints
 from fedsys.training.clock import TrainingClock
 from fedsys.training.cross_site import ClientModels
@@ -58,6 +58,7 @@ class Runner:
         theory: the constants that hyperparameters were computed from, after `prepare`.
         warnings: the warnings of the run.
         observer: what a user sees of every step.
+        best: when the run stops early, and which record is kept.
         clock: measures the training time; runs that are stepped together share it.
     """
 
@@ -77,6 +78,7 @@ class Runner:
     theory: Theory | None = None
     warnings: list[str] = field(default_factory=list)
     observer: Observer = field(default_factory=Observer)
+    best: BestRecord = field(default_factory=BestRecord)
     clock: TrainingClock = field(default_factory=TrainingClock)
 
     def prepare(self) -> None:
@@ -126,8 +128,11 @@ class Runner:
     def finish(self, state: State, step: int) -> Result:
         """Return the result of a run that ended in `state` after `step` steps."""
         self._finish_writing()
-        z = self._points.shared(self.algorithm.solution(state), step)
-        variables = self._named(self._points.of_all_clients(z, step))
+        rounds = self.communicator.traffic.rounds
+        ending = self.best.ending(step, rounds)
+        last = self._points.shared(self.algorithm.solution(state), step)
+        z, step = self.best.kept(self._oracle) or (last, step)
+        variables = self._points.named(self._points.of_all_clients(z, step))
         try:
             models = ClientModels(self._method, state, step, self.communicator)
             report = self._evaluation.report(z, models)
@@ -136,12 +141,12 @@ class Runner:
         for line in (report or {}).get("warnings", ()):
             self._recorder.warn(line)
         given = self.algorithm, self.theory, report, self.warnings, self.observer.states
-        result = Result(state, self.records, variables, *given)
+        result = Result(state, self.records, variables, *given, *ending)
         return result if self._oracle.uses_autograd else result.for_autograd()
 
     def _saving(self, checkpoints: Checkpoints) -> Saving:
-        run = self.communicator, self.world, self.site
-        return Saving(checkpoints, *run, self._oracle, self.clock, self._calls)
+        parts = self.communicator, self.world, self.site, self._oracle
+        return Saving(checkpoints, *parts, self.clock, self._calls, self.best)
 
     def _make_oracle(self) -> Oracle:
         site = replace(self.site, kind=self.algorithm.kind, peers=self.world.peers)
@@ -162,6 +167,7 @@ class Runner:
             self.warnings,
             guarantee_of(self.algorithm, self.theory),
             self._calls if hasattr(self._oracle, "calls") else None,
+            self.best,
         )
 
     @torch.no_grad()
@@ -223,11 +229,12 @@ class Runner:
     def _begin(self, state: State, step: int) -> None:
         """Complete the records of the state that the run starts from, and start the clock."""
         recorder, rounds = self._recorder, self.communicator.traffic.rounds
-        self.is_over = self.plan.is_over(step, rounds)
+        self.is_over = self.plan.is_over(step, rounds) or self.best.is_over
         recorder.begin(state, step)
         self._start = recorder.stamp(0) if step == 0 else None
         self.clock.start()
         self._complete_records(state, step, rounds)
+        self.is_over |= self.best.is_over
         if self._start is not None and self._oracle.synchronised_buffers is not None:
             # The first step changes BatchNorm's statistics in place.
             self._record_start(state)
@@ -256,6 +263,7 @@ class Runner:
         recorder, abandoned = self._recorder, False
         if over or rounds % plan.evaluate_every == 0:
             abandoned = not recorder.record(recorder.stamp(step), state, entering)
+            self.is_over = over = over or self.best.is_over
         stops = abandoned or (communicated and not over and self.stops_after(rounds))
         due = over or stops or (self.checkpoints and self.checkpoints.is_due(rounds))
         if self.checkpoints and due:
@@ -274,7 +282,7 @@ class Runner:
         if self._recorder.pending:
             if not self._recorder.complete_pending(state, step):
                 raise InterruptedRunError(f"stopped again in the evaluation after round {rounds}")
-        elif self.plan.is_over(step, rounds) and not self._recorder.has_record_of(step):
+        elif self.is_over and not self._recorder.has_record_of(step):
             # The run was killed after its last checkpoint, before its summary was written, and
             # its records are lost.
             self._recorder.record(self._recorder.stamp(step), state, None)
@@ -288,9 +296,3 @@ class Runner:
     def _finish_writing(self) -> None:
         if self.checkpoints is not None:
             self.checkpoints.finish()
-
-    def _named(self, z: Tensor) -> dict[str, Tensor]:
-        """Return the variables, and the buffers that they were evaluated with, by name."""
-        if isinstance(self._oracle, Stateful):
-            return self._oracle.trained(z, self.communicator.unmetered())
-        return self._oracle.named(z)

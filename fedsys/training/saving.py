@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fedsys.communication import Communicator
 from fedsys.communication.values import boolean
@@ -12,6 +12,7 @@ from fedsys.core.oracles import Oracle
 from fedsys.core.site import Site
 from fedsys.core.traffic import Traffic
 from fedsys.distributed.world import World
+from fedsys.training.best_record import BestRecord
 from fedsys.training.checkpoint import Checkpoints, Snapshot
 from fedsys.training.clock import TrainingClock
 from fedsys.training.non_finite import is_finite
@@ -21,7 +22,7 @@ from fedsys.training.recorder import Recorder
 
 @dataclass(frozen=True)
 class Saving:
-    """Writes the state, the counters and the clock of a run to checkpoints, and reads them."""
+    """Writes state, counters and best record of a run to checkpoints, and reads them."""
 
     checkpoints: Checkpoints
     communicator: Communicator
@@ -30,6 +31,7 @@ class Saving:
     oracle: Oracle
     clock: TrainingClock
     calls: OracleCalls
+    best: BestRecord
 
     def load(self, snapshot: Snapshot, initial: State) -> State:
         """Return the state of a checkpoint, whose fields are those of the initial state."""
@@ -38,10 +40,12 @@ class Saving:
         memory = {name: like.new_empty(hosted, n) for name, n in snapshot.memory.items()}
         if fields.keys() & memory.keys():
             raise InputError("the checkpoint names a variable twice; give another run.name")
-        wanted = {**fields, **memory}
+        best = {name: like.new_empty(hosted, n) for name, n in snapshot.best_rows.items()}
+        wanted = {**fields, **memory, **best}
         buffers = self.oracle.synchronised_buffers
         rows = self.checkpoints.load(snapshot, wanted, buffers, self.site)
         self.communicator.load_state({name: rows[name] for name in memory})
+        self.best.restore(snapshot.best, {name: rows[name] for name in best})
         self.communicator.traffic = Traffic(**snapshot.traffic)
         self.clock.seconds = snapshot.seconds
         self.calls.calls, self.calls.passes = snapshot.calls, snapshot.passes
@@ -55,7 +59,7 @@ class Saving:
             if any(self.world.transport.all_gather_values(broken, boolean)):
                 # A non-finite state must not replace the checkpoints before it.
                 raise recorder.non_finite_error(step)
-            memory = self.communicator.memory
+            memory, best = self.communicator.memory, self.best.rows
             snapshot = Snapshot(
                 step,
                 self.clock.seconds,
@@ -64,7 +68,9 @@ class Saving:
                 pending=recorder.pending,
                 calls=self.calls.calls,
                 passes=self.calls.passes,
+                best={} if self.best.standing is None else asdict(self.best.standing),
+                best_rows={name: rows.shape[1] for name, rows in best.items()},
             )
-            fields = {**state.tensors(), **memory}
+            fields = {**state.tensors(), **memory, **best}
             buffers = self.oracle.synchronised_buffers
             self.checkpoints.save(snapshot, fields, buffers, self.site)

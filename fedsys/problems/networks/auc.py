@@ -59,7 +59,8 @@ class DeepAUC(ScoredProblem):
 
     def oracle(self, site: Site) -> DeepAUCOracle:
         """Return the oracle of the clients hosted at a site."""
-        return DeepAUCOracle(*self._parts(site), evaluation=self.score_evaluation)
+        parts, evaluation = self._parts(site), self.score_evaluation
+        return DeepAUCOracle(*parts, evaluation=evaluation, options=self.options)
 
     def _parts(
         self, site: Site
@@ -69,11 +70,16 @@ class DeepAUC(ScoredProblem):
         players = (_Primal(self.network(data, 1, site)), _Dual())
         clients = self.client_data(data, site)
         losses = [_AUCLoss(ratio) for ratio in self._ratios(clients, site)]
-        return site, losses, players, clients, self.vectorize
+        return site, losses, players, clients, self.way
 
     def _ratios(self, clients: ClientData, site: Site) -> list[float]:
-        """Return p of every hosted client, from the numbers of negatives and positives."""
+        """Return p of every hosted client, from the numbers of negatives and positives.
+
+        With `positive_share`, p is the share in every batch, which makes F the same surrogate.
+        """
         counts = clients.counts
+        if self.share is not None:
+            return [self.share] * len(counts)
         if self.positive_ratio == "global":
             counts = clients.totals.expand_as(counts)
         elif (counts == 0).any():

@@ -67,9 +67,9 @@ class BinaryClassification(ScoredProblem):
             shares = clients.totals.double() / clients.totals.sum()
             odds = float(shares[1]) / (1 - float(shares[1]))
             loss = RatioLoss(1 + self.ratio_weight * odds, 1 + self.ratio_weight / odds)
-        return BinaryClassificationOracle(
-            site, loss, (scorer,), clients, self.vectorize, evaluation=self.score_evaluation
-        )
+        given = site, loss, (scorer,), clients, self.way
+        evaluation = self.score_evaluation
+        return BinaryClassificationOracle(*given, evaluation=evaluation, options=self.options)
 
 
 class BinaryCrossEntropy:

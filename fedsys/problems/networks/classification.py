@@ -16,12 +16,12 @@ from fedsys.clients.small_models import slopes
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.networks.network_oracle import MinimisationNetworkOracle
-from fedsys.problems.networks.network_problem import NetworkProblem
+from fedsys.problems.networks.trained_network import TrainedNetwork
 from fedsys.system.compat import torchmetrics
 
 
 @dataclass(frozen=True)
-class Classification(NetworkProblem):
+class Classification(TrainedNetwork):
     """min over w of the cross-entropy of a network.
 
     Args:
@@ -38,7 +38,8 @@ class Classification(NetworkProblem):
         data = self.load(site)
         net = self.network(data, data.classes, site)
         clients = self.client_data(data, site)
-        return ClassificationOracle(site, cross_entropy, (net,), clients, self.vectorize)
+        given = site, cross_entropy, (net,), clients, self.way
+        return ClassificationOracle(*given, options=self.options)
 
 
 class CrossEntropy:

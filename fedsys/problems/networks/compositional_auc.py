@@ -59,7 +59,11 @@ class CompositionalAUC(DeepAUC):
     def oracle(self, site: Site) -> CompositionalAUCOracle:
         exact = self.jacobian == "exact"
         return CompositionalAUCOracle(
-            *self._parts(site), rho=self.rho, exact=exact, evaluation=self.score_evaluation
+            *self._parts(site),
+            rho=self.rho,
+            exact=exact,
+            evaluation=self.score_evaluation,
+            options=self.options,
         )
 
 

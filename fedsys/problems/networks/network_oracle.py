@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,9 @@ from fedsys.clients.mapping import BatchedClients, Loss, choose_way
 from fedsys.core.oracles import Draw
 from fedsys.core.site import Site
 from fedsys.core.sync import Sync
+from fedsys.problems.networks import training_options as training
 from fedsys.problems.networks.test_part import evaluate_test_part, own_outputs, pooled
+from fedsys.problems.networks.validation_metrics import held_out_metrics
 from fedsys.problems.stepping import SteppingOracle
 from fedsys.problems.terms import NONE, Term, TwoPlayers
 from fedsys.system.memory import keep_freed_memory
@@ -33,6 +36,7 @@ class NetworkOracle(SteppingOracle):
         players: the min player, and the max player if there is one.
         data: the data of the hosted clients.
         vectorize: "auto", "vmap" or "loop", see fedsys/clients/mapping.py.
+        options: pieces of batches, weight decay and balanced batches.
     """
 
     def __init__(
@@ -42,16 +46,19 @@ class NetworkOracle(SteppingOracle):
         players: Iterable[nn.Module],
         data: ClientData,
         vectorize: str = "auto",
+        options: training.TrainingOptions = training.DEFAULT,
     ) -> None:
         super().__init__(site)
         self._losses = loss if isinstance(loss, Sequence) else [loss] * len(site.hosted)
-        self.data, self.client_split = data, data.client_split
+        self.data, self.client_split, self._options = data, data.client_split, options
         self._players = [FlatModule(module, site.dtype, site.device) for module in players]
         self._parameters = [p for player in self._players for p in player.parameters]
         self._dims = [player.vector.numel() for player in self._players]
         self.sizes = data.batches.sizes
         self.z0 = site.rows(torch.cat([player.vector for player in self._players]))
         self.synchronised_buffers = self._statistics()
+        training.refuse_pieces(options, self.synchronised_buffers is not None)
+        self._decay = training.decay_row(self._players[0], options.weight_decay)
         randomness = inspect_forward([*self._modules()], self._trial_loss, site.device)
         self._at_once = choose_way(vectorize, self._players, self._losses, randomness.always)
         self._generators = None
@@ -78,8 +85,10 @@ class NetworkOracle(SteppingOracle):
         rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating():
             if (at_once := self._batched(batch)) is not None:
-                return at_once.losses(rows, batch)
-            return torch.stack([self._loss_at(c, rows, batch) for c in range(len(z))])
+                found = at_once.losses(rows, batch)
+            else:
+                found = torch.stack([self._loss_at(c, rows, batch) for c in range(len(z))])
+            return training.regularised(found, rows[0], self._decay)
 
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
         """Return F = (gx, -gy)."""
@@ -104,11 +113,16 @@ class NetworkOracle(SteppingOracle):
         return {**self.named(z), **self._players[0].state(row, sync(self.synchronised_buffers)[0])}
 
     def evaluate(self, z: Tensor, sync: Sync) -> dict[str, float]:
-        """Return train_loss, the mean over the clients of the loss on their own training data."""
+        """Return train_loss, the mean over the clients of the loss on their own training data.
+
+        It includes the weight decay, and weights the classes by `positive_share`.
+        """
         rows = z.split_with_sizes(self._dims, dim=1)
         with torch.no_grad(), self._evaluating(), self._averaged_statistics(sync):
-            losses = self._train_losses(rows)
-        return {"train_loss": float(sync(losses[:, None])[0])}
+            losses = training.regularised(self._train_losses(rows), rows[0], self._decay)
+            load = partial(self._load, rows=rows)
+            found = held_out_metrics(self.data, load, self._loss_of, self.min_player, sync)
+        return {"train_loss": float(sync(losses[:, None])[0]), **found}
 
     def test_outputs(self, z: Tensor, sync: Sync, apply: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the min player's outputs on all test samples.
@@ -172,6 +186,8 @@ class NetworkOracle(SteppingOracle):
             clients = range(len(rows[0]))
             parts = [flattened(part) for c in clients for part in self._backward(c, rows, batch)]
             joined = torch.cat(parts).view(len(clients), -1)
+        if self._decay is not None:
+            joined[:, : self._dims[0]].addcmul_(self._decay, rows[0])
         return joined.split_with_sizes(self._dims, dim=1)
 
     def _batched(self, batch: Batch) -> BatchedClients | None:
@@ -181,6 +197,10 @@ class NetworkOracle(SteppingOracle):
     def _backward(self, client: int, rows: tuple[Tensor, ...], batch: Batch) -> tuple[Tensor, ...]:
         """Return one client's gradients in all parameters."""
         with self._random_numbers(client, batch):
+            if (size := self._options.micro_batch) is not None:
+                self._load(client, rows)
+                given = self._parameters, batch.inputs[client], batch.labels[client]
+                return training.gradients_in_pieces(self._loss_of(client), *given, size)
             with torch.enable_grad():
                 loss = self._loss_at(client, rows, batch)
             self._keep_statistics(client)
@@ -204,7 +224,7 @@ class NetworkOracle(SteppingOracle):
 
     def _train_losses(self, rows: tuple[Tensor, ...]) -> Tensor:
         """Return the losses on all samples of each hosted client: [C]."""
-        if self._at_once is None:
+        if self._at_once is None or self._options.positive_share is not None:
             return torch.stack([self._train_loss(c, rows) for c in range(len(rows[0]))])
         parts = []
         for clients, inputs, labels in self.data.batches.stacks():
@@ -218,12 +238,15 @@ class NetworkOracle(SteppingOracle):
     def _train_loss(self, client: int, rows: tuple[Tensor, ...]) -> Tensor:
         """Return the mean loss over all of a client's samples, computed piece by piece."""
         self._load(client, rows)
-        size = self.sizes[client]
-        losses = [
-            self._losses[client](*self._modules(), inputs, labels) * (len(labels) / size)
-            for inputs, labels in self.data.batches.pieces(client)
-        ]
-        return torch.stack(losses).sum()
+        share, size = self._options.positive_share, self.sizes[client]
+        loss, pieces = self._loss_of(client), self.data.batches.pieces(client)
+        if share is not None:
+            return training.balanced_loss(loss, pieces, share)
+        return torch.stack([loss(x, labels) * (len(labels) / size) for x, labels in pieces]).sum()
+
+    def _loss_of(self, client: int) -> training.BatchLoss:
+        """Return the loss of a client, whose point is loaded, as a function of a batch."""
+        return partial(self._losses[client], *self._modules())
 
     def _modules(self) -> Iterator[nn.Module]:
         return (player.module for player in self._players)
@@ -249,8 +272,8 @@ class NetworkOracle(SteppingOracle):
 class MinimaxNetworkOracle(TwoPlayers, NetworkOracle):
     """An oracle of two players, each with an optional term or constraint."""
 
-    def __init__(self, *args: Any, terms: tuple[Term, Term] = (NONE, NONE)) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, terms: tuple[Term, Term] = (NONE, NONE), **options: Any) -> None:
+        super().__init__(*args, **options)
         self._terms, self._split = terms, self._dims[0]
         self.x0, self.y0 = self.z0.split_with_sizes(self._dims, dim=1)
 
@@ -267,8 +290,8 @@ class MinimaxNetworkOracle(TwoPlayers, NetworkOracle):
 class MinimisationNetworkOracle(NetworkOracle):
     """An oracle of one player."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self.x0 = self.z0
 
     def grad(self, x: Tensor, xi: Draw) -> Tensor:

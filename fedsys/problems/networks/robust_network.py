@@ -18,12 +18,12 @@ from fedsys.core.site import Site
 from fedsys.core.sync import Sync
 from fedsys.problems.networks.classification import accuracy, cross_entropy
 from fedsys.problems.networks.network_oracle import MinimaxNetworkOracle
-from fedsys.problems.networks.network_problem import NetworkProblem
+from fedsys.problems.networks.trained_network import TrainedNetwork
 from fedsys.problems.terms import NONE, Ball
 
 
 @dataclass(frozen=True)
-class RobustNetwork(NetworkProblem):
+class RobustNetwork(TrainedNetwork):
     """min over w, max over ||nu|| <= radius of the cross-entropy of h(w; x + nu).
 
     Huang et al. (AISTATS 2024), arXiv:2211.07303, eq. (14). The same nu is added to every sample of
@@ -52,7 +52,8 @@ class RobustNetwork(NetworkProblem):
         data = self.load(site)
         players = (self.network(data, data.classes, site), Perturbation(data.input_shape))
         clients, terms = self.client_data(data, site), (NONE, Ball(self.radius))
-        return RobustNetworkOracle(site, _loss, players, clients, self.vectorize, terms=terms)
+        given = site, _loss, players, clients, self.way
+        return RobustNetworkOracle(*given, terms=terms, options=self.options)
 
 
 class Perturbation(nn.Module):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedsys.problems.networks.network_problem import NetworkProblem
 from fedsys.problems.networks.score_evaluation import ScoreEvaluation
 from fedsys.problems.networks.score_metrics import Operating
+from fedsys.problems.networks.trained_network import BinaryNetwork
 
 
 @dataclass(frozen=True)
-class ScoredProblem(NetworkProblem):
+class ScoredProblem(BinaryNetwork):
     """A network with one output, the logit of its score, that is evaluated by the AUC.
 
     Args:
