@@ -37,7 +37,7 @@ class Saving:
         like = next(iter(fields.values()))
         memory = {name: like.new_empty(hosted, n) for name, n in snapshot.memory.items()}
         if fields.keys() & memory.keys():
-            raise InputError("the checkpoint names a variable twice; give another run.name")
+            raise InputError("the checkpoint names a variable twice; choose another run directory")
         wanted = {**fields, **memory}
         buffers = self.oracle.synchronised_buffers
         rows = self.checkpoints.load(snapshot, wanted, buffers, self.site)
