@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         QuadraticGame,
         VariationalProblem,
     )
+    from fedsys.report.comparison import Comparison, compare
     from fedsys.system.process import tune_process
     from fedsys.training.api import run
     from fedsys.training.result import Result
@@ -38,6 +39,7 @@ __all__ = [
     "Algorithm",
     "BilevelProblem",
     "Classification",
+    "Comparison",
     "CompositionalProblem",
     "Constants",
     "DeepAUC",
@@ -55,6 +57,7 @@ __all__ = [
     "Sync",
     "TrainedModel",
     "VariationalProblem",
+    "compare",
     "load_model",
     "run",
     "sweep",
@@ -63,6 +66,7 @@ __all__ = [
 
 _MODULES = {
     "Algorithm": "fedsys.core.algorithm",
+    "Comparison": "fedsys.report.comparison",
     "Constants": "fedsys.core.constants",
     "FedAvg": "fedsys.algorithms",
     "FedsysError": "fedsys.core.errors",
@@ -74,6 +78,7 @@ _MODULES = {
     "SweepResult": "fedsys.training.sweep_result",
     "Sync": "fedsys.core.sync",
     "TrainedModel": "fedsys.training.trained_model",
+    "compare": "fedsys.report.comparison",
     "load_model": "fedsys.training.trained_model",
     "run": "fedsys.training.api",
     "sweep": "fedsys.training.sweep",

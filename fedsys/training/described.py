@@ -76,8 +76,8 @@ def _object(value: Any, depth: int) -> Any:
         own = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
         return {**target, **described(own, depth + 1)}
     if isinstance(value, Communicator):
-        own = set(signature(type(value).__init__).parameters) - {*value.options}
-        return {**target, **described(value.options), **_attributes(value, own)}
+        names = set(signature(type(value).__init__).parameters) - {*value.options}
+        return {**target, **described(value.options), **_attributes(value, names)}
     if isinstance(value, nn.Module):
         weights = [one for one in value.state_dict().values() if isinstance(one, Tensor)]
         return {**target, "sha256": _checksum(weights)}
@@ -123,9 +123,9 @@ def _checksum(arrays: Iterable[Any]) -> str:
         if isinstance(one, Tensor):
             # Bytes, because numpy has no bfloat16.
             flat = one.detach().cpu().contiguous().reshape(-1)
-            found.update(flat.view(torch.uint8).numpy() if flat.numel() else b"")
+            found.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
         else:
-            found.update(np.ascontiguousarray(one).reshape(-1).view(np.uint8))
+            found.update(np.ascontiguousarray(one).reshape(-1).view(np.uint8).data)
     return _short(found)
 
 

@@ -136,7 +136,7 @@ class Runner:
         for line in (report or {}).get("warnings", ()):
             self._recorder.warn(line)
         given = self.algorithm, self.theory, report, self.warnings, self.observer.states
-        result = Result(state, self.records, variables, *given)
+        result = Result(state, self.records, variables, *given, problem=type(self.problem).__name__)
         return result if self._oracle.uses_autograd else result.for_autograd()
 
     def _saving(self, checkpoints: Checkpoints) -> Saving:
