@@ -65,6 +65,9 @@ def compare(
     seeds, named = list(seeds), named_algorithms(algorithms)
     if not seeds or not named:
         raise InputError("compare: no runs; give at least one algorithm and one seed")
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise InputError(f"compare: seeds must differ, got {seed} twice")
     alone = World.from_environment().ranks == 1 and run_dir is None
     if alone and options.keys() <= _OF_STACKED_RUNS:
         numbers: dict[str, Any] = {"dtype": "float32", **options}

@@ -34,11 +34,13 @@ def described(value: Any, depth: int = 0) -> Any:
     An object is described by its class (`_target_`) and its fields, a function by its qualified
     name, an array of more than 32 numbers and the weights of a module by a checksum.
     """
+    if isinstance(value, Enum | np.generic):  # before numbers, of which some are subclasses
+        return described(value.value if isinstance(value, Enum) else value.item(), depth + 1)
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
         return value.replace("${", "$ {")  # no interpolation for those who read the file
-    if isinstance(value, Tensor | np.ndarray | np.generic):
+    if isinstance(value, Tensor | np.ndarray):
         return _array(value)
     if depth > _DEEPEST:
         return {"_target_": qualified_name(type(value))}
@@ -62,8 +64,6 @@ def qualified_name(value: Any) -> str:
 
 
 def _object(value: Any, depth: int) -> Any:
-    if isinstance(value, Enum):
-        return described(value.value, depth + 1)
     if isinstance(value, type):
         return qualified_name(value)
     if isinstance(value, PurePath | torch.dtype | torch.device):

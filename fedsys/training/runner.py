@@ -231,8 +231,7 @@ class Runner:
         if self._start is not None and self._oracle.synchronised_buffers is not None:
             # The first step changes BatchNorm's statistics in place.
             self._record_start(state)
-        if not self.observer.is_idle:
-            self.observer.see(step, state, self.communicator)
+        self.observer.collect(step, state, self.communicator)
 
     def after(self, step: int, state: State, entering: State, communicated: bool) -> None:
         """Record, save and pass on the state after `step` steps, where that is due.

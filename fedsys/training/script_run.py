@@ -48,9 +48,9 @@ class ScriptOutput(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.run_dir is not None:
-            path = os.fspath(self.run_dir)
-            valid = isinstance(path, str) and bool(path) and "\0" not in path
-            require(valid, "run", "run_dir", self.run_dir, "the path of a folder")
+            path = os.fspath(self.run_dir) if isinstance(self.run_dir, str | os.PathLike) else ""
+            valid = isinstance(path, str) and path and "\0" not in path
+            require(bool(valid), "run", "run_dir", self.run_dir, "the path of a folder")
         elif self.resume is not None:
             raise InputError(f"resume={self.resume} needs run_dir=, the folder of the run")
         every = self.checkpoint_every
