@@ -256,8 +256,8 @@ def test_a_mistake_before_the_first_record_leaves_nothing(tmp_path: Path) -> Non
     def broken(step: int, state: Any) -> None:
         raise TypeError("of the user")
 
-    problem = MinimisationProblem(lambda x, m: x.sum() + undefined, torch.zeros(2))  # type: ignore[name-defined] # noqa: F821
-    with pytest.raises((NameError, FedsysError)):
+    problem = MinimisationProblem(lambda x, m: x.sum() + len(m), torch.zeros(2))
+    with pytest.raises((TypeError, FedsysError)):
         run(tmp_path / "run", problem=problem, algorithm=fedsys.FedAvg(lr=0.1))
     assert not (tmp_path / "run").exists()
     with pytest.raises(TypeError, match="of the user"):
