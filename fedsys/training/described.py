@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Set, Sized
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -22,6 +22,7 @@ from fedsys.communication import Communicator
 
 _MOST_VALUES = 32
 """Longer arrays and lists are described by their shape and a checksum."""
+_MOST_BYTES = 2**28
 _DEEPEST = 12
 _PACKAGES = (
     "fedsys.algorithms", "fedsys.problems", "fedsys.communication", "fedsys.data", "fedsys.models",
@@ -32,7 +33,8 @@ def described(value: Any, depth: int = 0) -> Any:
     """Return a value as None, booleans, numbers, strings, lists and dictionaries.
 
     An object is described by its class (`_target_`) and its fields, a function by its qualified
-    name, an array of more than 32 numbers and the weights of a module by a checksum.
+    name, an array of more than 32 numbers and the weights of a module by a checksum; that of an
+    array above 256 MB is of a regular sample of its numbers.
     """
     if isinstance(value, Enum | np.generic):  # before numbers, of which some are subclasses
         return described(value.value if isinstance(value, Enum) else value.item(), depth + 1)
@@ -48,7 +50,7 @@ def described(value: Any, depth: int = 0) -> Any:
         return {str(key): described(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, Set):
         return sorted((described(inner, depth + 1) for inner in value), key=repr)
-    if isinstance(value, Sequence):
+    if isinstance(value, list | tuple | range):  # others may load what is not hosted here
         return _sequence([described(inner, depth + 1) for inner in value])
     return _object(value, depth)
 
@@ -83,14 +85,20 @@ def _object(value: Any, depth: int) -> Any:
         return {**target, "sha256": _checksum(weights)}
     if callable(value) and hasattr(value, "__qualname__"):
         return qualified_name(value)
-    return {**target, **_attributes(value, getattr(value, "__dict__", {}))}
+    size = {"length": len(value)} if isinstance(value, Sized) else {}
+    return {**target, **size, **_attributes(value, getattr(value, "__dict__", {}))}
 
 
 def _attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
     """Return those of the public attributes that are numbers, strings or arrays."""
-    plain = (bool, int, float, str, Tensor, np.ndarray, np.generic)
     own = {name: getattr(value, name, None) for name in sorted(names) if name[0] != "_"}
-    return {name: described(inner) for name, inner in own.items() if isinstance(inner, plain)}
+    return {name: described(inner) for name, inner in own.items() if _is_plain(inner)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str | Tensor | np.ndarray | np.generic)
 
 
 def _array(value: Any) -> Any:
@@ -120,12 +128,11 @@ def _checksum(arrays: Iterable[Any]) -> str:
     """Return the checksum of the bytes of some arrays."""
     found = hashlib.sha256()
     for one in arrays:
-        if isinstance(one, Tensor):
-            # Bytes, because numpy has no bfloat16.
-            flat = one.detach().cpu().contiguous().reshape(-1)
-            found.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-        else:
-            found.update(np.ascontiguousarray(one).reshape(-1).view(np.uint8).data)
+        flat = one.detach().reshape(-1) if isinstance(one, Tensor) else one.reshape(-1)
+        sample = flat[:: 1 + one.nbytes // _MOST_BYTES]
+        if isinstance(sample, Tensor):  # as bytes, because numpy has no bfloat16
+            sample = sample.cpu().contiguous().view(torch.uint8).numpy()
+        found.update(np.ascontiguousarray(sample).view(np.uint8).data)
     return _short(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+from collections import UserList
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from fedsys.algorithms import LSGD
 from fedsys.communication import SkipCoin
@@ -114,6 +116,30 @@ def test_long_lists_and_weights_are_described_by_a_checksum() -> None:
 def test_arrays_without_plain_numbers_are_described_by_their_shape() -> None:
     for value in (np.array([object()]), torch.zeros(3, dtype=torch.complex64)):
         assert set(described(value)) == {"_target_", "shape", "dtype"}
+
+
+def test_data_sets_are_described_by_their_tensors_and_lengths() -> None:
+    inputs, labels = torch.zeros(40, 2), torch.zeros(40)
+    found = described(TensorDataset(inputs, labels))
+    assert found["length"] == 40
+    assert found == described(TensorDataset(inputs.clone(), labels))
+    assert found != described(TensorDataset(inputs + 1, labels))
+
+
+class Lazy(UserList[int]):
+    def __getitem__(self, place: Any) -> Any:
+        raise AssertionError("the data of a client that is not hosted here")
+
+
+def test_a_sequence_that_loads_its_elements_is_not_read() -> None:
+    assert described(Lazy([1, 2])) == {"_target_": f"{HERE}.Lazy", "length": 2, "data": [1, 2]}
+
+
+def test_a_checksum_of_a_large_array_is_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsys.training.described._MOST_BYTES", 100)
+    one = torch.arange(100.0)
+    assert described(one) != described(one + 1)
+    assert described(one.numpy())["sha256"] == described(one)["sha256"]
 
 
 def test_deep_and_circular_objects_end() -> None:
