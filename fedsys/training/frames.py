@@ -16,7 +16,7 @@ def frame(rows: Iterable[Mapping[str, Any]], instead: str) -> Any:
         instead: what has the same numbers without pandas, for the error.
     """
     try:
-        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+        import pandas as pd
     except ImportError:
         raise InputError(
             f"frame() needs pandas: pip install fedsys[pandas]; or read {instead}"
