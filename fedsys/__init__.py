@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         QuadraticGame,
         VariationalProblem,
     )
+    from fedsys.report.comparison import Comparison, compare
     from fedsys.system.process import tune_process
     from fedsys.training.api import run
     from fedsys.training.early_stopping import EarlyStopping
@@ -39,6 +40,7 @@ __all__ = [
     "Algorithm",
     "BilevelProblem",
     "Classification",
+    "Comparison",
     "CompositionalProblem",
     "Constants",
     "DeepAUC",
@@ -57,6 +59,7 @@ __all__ = [
     "Sync",
     "TrainedModel",
     "VariationalProblem",
+    "compare",
     "load_model",
     "run",
     "sweep",
@@ -65,6 +68,7 @@ __all__ = [
 
 _MODULES = {
     "Algorithm": "fedsys.core.algorithm",
+    "Comparison": "fedsys.report.comparison",
     "Constants": "fedsys.core.constants",
     "EarlyStopping": "fedsys.training.early_stopping",
     "FedAvg": "fedsys.algorithms",
@@ -77,6 +81,7 @@ _MODULES = {
     "SweepResult": "fedsys.training.sweep_result",
     "Sync": "fedsys.core.sync",
     "TrainedModel": "fedsys.training.trained_model",
+    "compare": "fedsys.report.comparison",
     "load_model": "fedsys.training.trained_model",
     "run": "fedsys.training.api",
     "sweep": "fedsys.training.sweep",

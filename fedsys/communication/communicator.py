@@ -71,6 +71,7 @@ class Communicator(Exchanges):
     Attributes:
         name: the name in error messages; that of the class by default.
         has_server: whether `server` is offered.
+        options: the arguments above, by name.
         connection: the options of the connection between the ranks.
         aggregation: the options of the mean over clients.
         traffic: the counters of the run.
@@ -105,6 +106,7 @@ class Communicator(Exchanges):
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
         check_types("communicator", type_hints(Communicator.__init__), given)
+        self.options: dict[str, Any] = given
         self.connection = ConnectionOptions(timeout, startup_timeout, backend, shared_memory)
         self.aggregation = AggregationOptions(weights, participation, on_nonfinite)
         is_known = batchnorm in ("average", "local")

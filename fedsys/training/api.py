@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from fedsys.training.observer import Observer, OnStep
 from fedsys.training.plan import Plan
 from fedsys.training.result import Record, Result
 from fedsys.training.runner import Runner
+from fedsys.training.script_run import ScriptOutput
 
 MOST_CLIENTS = 10**6
 """A limit on the memory that a mistyped number of clients can allocate: one row for each."""
@@ -54,6 +56,10 @@ def run(
     draws: GivenDraws | None = None,
     early_stopping: EarlyStopping | None = None,
     keep: str = "last",
+    run_dir: str | PathLike[str] | None = None,
+    resume: bool | None = None,
+    checkpoint_every: int = 50,
+    progress: bool = False,
 ) -> Result:
     """Run an algorithm on a problem and return the final state and the records.
 
@@ -70,29 +76,56 @@ def run(
         evaluate_every: the number of rounds between two records.
         on_record: called with every record when it is measured.
         on_step: called after every step with the number of steps and the state of the clients here.
-        trajectory: True, or the steps whose states of all clients `Result.trajectory` has.
+        trajectory: True, or the steps whose states of all clients `Result.trajectory` has; 0 is the
+            initial state. A run that is resumed has those of its own steps.
         coins: the shared coins in place of random ones: one for each step, a function of the step,
             or for several coins lists by name or a function of (step, name); "sync" communicates.
         draws: the samples in place of random ones, for finite sums: a function of (client, step, k)
             that returns an index, or those of a batch. Draws of the start count from k = 2**20.
         early_stopping: ends the run after records without improvement; None for never.
         keep: "last", or "best" for the variables of the best record by that metric.
+        run_dir: the run directory, with the files that the command line writes; a run that is
+            already in it is continued from its last checkpoint. By default nothing is written.
+        resume: False refuses a directory that already holds a run.
+        checkpoint_every: rounds between two checkpoints; 0: only every ten minutes and at the end.
+        progress: whether to show the progress and the results, as the command line does.
     """
-    plan = Plan(steps, rounds, evaluate_every)
+    where = ScriptOutput(run_dir, resume, checkpoint_every, progress, on_record)
+    plan = Plan(steps, rounds, evaluate_every), BestRecord(early_stopping or EarlyStopping(), keep)
+    observer, site = Observer(on_step, trajectory), (clients, seed, dtype, device)
+    return _run(problem, algorithm, communicator, plan, site, observer, where, coins, draws)
+
+
+def _run(
+    problem: Problem[Oracle],
+    algorithm: Algorithm[Any, Any],
+    communicator: Communicator | None,
+    length: tuple[Plan, BestRecord],
+    where: tuple[int | None, int, str, str],
+    observer: Observer,
+    output: ScriptOutput,
+    coins: GivenCoins | None,
+    draws: GivenDraws | None,
+) -> Result:
     world = World.from_environment()
     communicator = communicator or default_communicator(algorithm)
-    site = make_site(world, clients, seed, dtype, device)
-    connect(world, communicator)
+    site, (plan, best) = make_site(world, *where), length
+    given = {
+        **{"algorithm": algorithm, "problem": problem, "communicator": communicator},
+        **{**vars(plan), "seed": site.seed, "dtype": where[2], "device": site.device},
+        **{"coins": coins, "draws": draws},
+        **{"early_stopping": dict(vars(best.options)), "keep": best.keep},
+    }
+    backend = connect(world, communicator)
     try:
-        runner = Runner(problem, algorithm, communicator, world, site, plan, on_record=on_record)
+        runner = Runner(problem, algorithm, communicator, world, site, plan, observer=observer)
+        runner.best = best
         runner.on_warning = lambda line: warnings.warn(line, RuntimeWarning, stacklevel=2)
-        runner.observer = Observer(on_step, trajectory)
-        runner.best = BestRecord(early_stopping or EarlyStopping(), keep)
         _use_coins(coins, algorithm, communicator)
         runner.prepare()
         if draws is not None:
             _use_draws(draws, problem, runner.oracle)
-        return _in_given_forms(runner.run(), runner.oracle)
+        return _in_given_forms(output.run(runner, given, backend), runner.oracle)
     finally:
         world.disconnect()
 

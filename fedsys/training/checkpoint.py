@@ -22,6 +22,7 @@ from fedsys.distributed.world import World
 from fedsys.training import checkpoint_files as files
 from fedsys.training.checkpoint_files import DamagedCheckpointError, Snapshot
 from fedsys.training.compared_settings import Settings, differences, refusal
+from fedsys.training.option_names import COMMAND_LINE, OptionNames
 
 __all__ = ["Checkpoints", "Snapshot", "check"]
 
@@ -55,6 +56,7 @@ class Checkpoints:
         settings: the settings that can change a result. They are stored in each checkpoint, and a
             checkpoint with other settings is refused. None: nothing is compared.
         compared: whether the settings were already compared with the config.yaml of the run.
+        options: what messages call the options.
     """
 
     def __init__(
@@ -68,12 +70,13 @@ class Checkpoints:
         warn: Callable[[str], None] = lambda line: None,
         settings: Settings | None = None,
         compared: bool = True,
+        options: OptionNames = COMMAND_LINE,
     ) -> None:
         check(every, keep, minutes)
         self._folder, self._world = folder, world
         self._every, self._keep, self._resume = every, keep, resume
         self._seconds, self._warn = 60 * minutes, warn
-        self._settings, self._compared = settings, compared
+        self._settings, self._compared, self._options = settings, compared, options
         self._newest: Path | None = None
         """The last checkpoint that was found or written."""
         self._saved = monotonic()
@@ -131,6 +134,11 @@ class Checkpoints:
         """Wait until the last checkpoint is written, on all ranks."""
         self._world.on_all_ranks(self._wait_and_check)
 
+    def settle(self) -> None:
+        """Wait for the last checkpoint of a single process, however its run ended."""
+        if self._writing is not None and self._world.ranks == 1:
+            self._writing.join()
+
     def load(
         self,
         snapshot: Snapshot,
@@ -163,8 +171,8 @@ class Checkpoints:
                 self._warn(f"the checkpoint {path} is damaged ({damage}); trying the one before it")
         if found:
             raise InputError(
-                f"all checkpoints in {self._folder} are damaged; choose another run.name, or "
-                "remove the run directory to start again"
+                f"all checkpoints in {self._folder} are damaged; choose another "
+                f"{self._options.directory}, or remove the run directory to start again"
             )
         return None
 
@@ -175,12 +183,12 @@ class Checkpoints:
         if snapshot.settings:
             found = differences(dict(snapshot.settings), self._settings)
             if found:
-                raise InputError(refusal(path, found))
+                raise InputError(refusal(path, found, self._options))
         elif not self._compared:
             raise InputError(
                 f"{path} does not say which settings it was written with (an earlier version of "
                 "fedsys did not store them), and there is no config.yaml to compare with; choose "
-                "another run.name, or restore config.yaml"
+                f"another {self._options.directory}, or restore config.yaml"
             )
 
     def _wait_and_check(self) -> None:

@@ -157,7 +157,7 @@ def read_rows(folder: Path, rows: dict[str, Tensor]) -> None:
     except (Exception, checkpoint.CheckpointException) as error:  # not a subclass of Exception
         raise InputError(
             f"the checkpoint {folder} does not fit this run or is damaged ({_reason(error)}); "
-            "give another run.name, or resume=false"
+            "choose another run directory, or remove this one to start again"
         ) from error
 
 

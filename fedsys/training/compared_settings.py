@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import isclose
 from typing import Any
 
+from fedsys.training.option_names import COMMAND_LINE, OptionNames
 from fedsys.training.redaction import PLACEHOLDER, redacted
 
 Settings = dict[str, Any]
@@ -82,14 +83,12 @@ def _listed(found: list[str]) -> str:
     return "; ".join(found[:_MOST_SHOWN]) + more
 
 
-def refusal(where: object, found: list[str]) -> str:
+def refusal(where: object, found: list[str], options: OptionNames = COMMAND_LINE) -> str:
     """Return the message that refuses to continue a run with other settings."""
-    advice = "choose another run.name, or give the settings it was started with"
+    other = f"choose another {options.directory}"
+    advice = f"{other}, or give the settings it was started with"
     if all(line.startswith(f"{AS_USED}.") for line in found):
-        advice = (
-            "these depend on the length of the run: choose another run.name, or the same rounds "
-            "or steps"
-        )
+        advice = f"these depend on the length of the run: {other}, or the same rounds or steps"
     return f"{where} was run with {_listed(found)}; {advice}"
 
 

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from fedsys.core.metrics import Record, headline
+from fedsys.training.option_names import COMMAND_LINE, OptionNames
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -140,14 +141,19 @@ class Display:
 
 
 def show_finished(
-    title: str, summary: dict[str, Any], files: dict[str, Path], compression: str
+    title: str,
+    summary: dict[str, Any],
+    files: dict[str, Path],
+    compression: str,
+    options: OptionNames = COMMAND_LINE,
 ) -> None:
     """Print that a run is already finished, and its results from the run directory."""
     final = summary["final"]
     print(title)
     print(
         f"this run is finished (step {final['step']:.0f}, round {final['round']:.0f}); nothing was "
-        "run or written; a larger rounds= continues it, another run.name starts a new run"
+        "run or written; a larger rounds= continues it, another "
+        f"{options.directory} starts a new run"
     )
     _print_results(summary, {n: path for n, path in files.items() if path.exists()}, compression)
 

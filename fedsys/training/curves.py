@@ -7,9 +7,11 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+from fedsys.core.errors import InputError
 from fedsys.core.metrics import Record, client_metrics_of, importance, metric, metrics_of
 
 _PANEL = (4.2, 3.4)
+_FEW_POINTS = 40
 _LARGEST_VALUE = 1e100
 """The ticks of a logarithmic axis up to nearly 1e308 overflow, and cannot be drawn."""
 MOST_CLIENTS = 64
@@ -33,7 +35,7 @@ def plot(records: list[Record], path: Path, title: str) -> None:
         points = [(r["round"], r[name]) for r in records if name in r]
         rounds = [at for at, _ in points]
         values = drawable(value for _, value in points)
-        panel.plot(rounds, values, marker="." if len(points) < 40 else "")
+        panel.plot(rounds, values, marker="." if len(points) < _FEW_POINTS else "")
         if metric(name).vanishes:
             positive = [value for value in values if value > 0]
             if positive and max(positive) > 10 * min(positive):
@@ -55,6 +57,43 @@ def draw_clients(panel: Any, records: Sequence[Record], name: str, axis: str = "
         line = [values[client] if client < len(values) else None for _, values in found]
         y = drawable(nan if value is None else value for value in line)
         panel.plot([x for x, _ in found], y, color="0.6", linewidth=0.6, zorder=1)
+
+
+def new_axes() -> Any:
+    """Return the axes of a new figure, which does not depend on the backend of pyplot."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(6.4, 4.0), layout="constrained").subplots()
+
+
+def draw_metric(panel: Any, name: str, records: Sequence[Record], label: str) -> None:
+    """Draw a metric against rounds, on the axis and with the meaning that the metric declares."""
+    points = [(record["round"], record[name]) for record in records if name in metrics_of(record)]
+    if not points:
+        raise no_such_metric(name, records)
+    values = drawable(value for _, value in points)
+    look = {"marker": "." if len(points) < _FEW_POINTS else "", "label": picture_text(label)}
+    draw_clients(panel, records, name)
+    panel.plot([at for at, _ in points], values, **look)
+    if metric(name).needs_log_axis(values):
+        panel.set_yscale("log", nonpositive="mask")
+    label_axes(panel, name)
+
+
+def label_axes(panel: Any, name: str) -> None:
+    """Name the axes of a metric against rounds, and put its meaning above them."""
+    about = metric(name)
+    panel.set_xlabel("communication round")
+    panel.set_ylabel(picture_text(f"{name} ({about.unit})" if about.unit else name))
+    panel.set_title(picture_text(about.meaning), fontsize="small", wrap=True)
+    panel.grid(alpha=0.3)
+
+
+def no_such_metric(name: str, records: Iterable[Record]) -> InputError:
+    """Return the error for a metric that no record has."""
+    known = {one for record in records for one in metrics_of(record)}
+    listed = ", ".join(sorted(known, key=importance)) or "none"
+    return InputError(f"metric must be one of {listed}; got {name!r}")
 
 
 def drawable(values: Iterable[float]) -> list[float]:

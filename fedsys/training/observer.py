@@ -45,12 +45,16 @@ class Observer:
         """Whether there is nothing to do."""
         return self.on_step is None and not self.trajectory
 
-    def see(self, step: int, state: State, communicator: Communicator) -> None:
-        """Pass on the state after `step` steps; all ranks call this together."""
+    def collect(self, step: int, state: State, communicator: Communicator) -> None:
+        """Keep the state after `step` steps if it is wanted; all ranks call this together."""
         if self._wants(step):
             gather = communicator.unmetered().gather
             self.states[step] = {name: gather(rows) for name, rows in state.tensors().items()}
-        if self.on_step is not None and step > 0:
+
+    def see(self, step: int, state: State, communicator: Communicator) -> None:
+        """Collect the state that a step has led to, and pass it on."""
+        self.collect(step, state, communicator)
+        if self.on_step is not None:
             self.on_step(step, state)
 
     def _wants(self, step: int) -> bool:

@@ -50,14 +50,12 @@ def plot_client_split(client_split: ClientSplit, folder: Path) -> Path:
 
 def plot_counts(names: np.ndarray, counts: np.ndarray, path: Path) -> Path:
     """Draw the number of samples of every client and class."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure  # not pyplot, whose backend belongs to the user
 
     clients, classes = counts.shape
     size = (min(14.0, 2.5 + 0.45 * classes), min(12.0, 1.8 + 0.35 * clients))
-    figure, panel = pyplot.subplots(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    panel = figure.subplots()
     image = panel.imshow(counts, aspect="auto", cmap="Blues", vmin=0)
     if classes <= 20:
         panel.set_xticks(range(classes), labels=[str(name) for name in names])
@@ -73,5 +71,4 @@ def plot_counts(names: np.ndarray, counts: np.ndarray, path: Path) -> Path:
     panel.set_title(f"{counts.sum():,} training samples")
     figure.colorbar(image, label="samples")
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)
     return path

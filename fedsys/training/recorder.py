@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedsys.core.algorithm import Guarantee, State
 from fedsys.core.cancellation import CancelledError
-from fedsys.core.errors import FedsysError, NonFiniteError
+from fedsys.core.errors import FedsysError, InputError, NonFiniteError
 from fedsys.core.metrics import Record
 from fedsys.training.best_record import BestRecord
 from fedsys.training.clock import TrainingClock
@@ -134,10 +134,11 @@ class Recorder:
             failure = error
         # The other ranks wait for the first rank here, where the clock is stopped, and not in the
         # next round. They end together with it if it could not write the record.
-        failures = torch.tensor([float(failure is not None)])
+        failures = torch.tensor([float(failure.exit_code if failure else 0)])
         self.locator.world.transport.all_reduce(failures)
         if failures.item() > 0:
-            raise failure or FedsysError("the first rank could not write a record")
+            kind = InputError if failures.item() == InputError.exit_code else FedsysError
+            raise failure or kind("the first rank could not write a record")
         return True
 
     def _pass_on_warnings(self, record: Record) -> None:

@@ -18,13 +18,10 @@ from fedsys.core.errors import InputError, StorageError
 from fedsys.core.metrics import Record
 from fedsys.training import run_files as files
 from fedsys.training.compared_settings import compared_settings, differences, refusal
+from fedsys.training.option_names import COMMAND_LINE, OptionNames
 from fedsys.training.run_files import UnreadableError
 from fedsys.training.run_lock import RunLock
 
-_OTHER_PLACE = (
-    "free some space and start the run again, or choose another folder by run.dir or run.root"
-)
-_START_AGAIN = "choose another run.name, or remove the run directory to start again"
 _FILES_OF_A_RUN = (files.CONFIG, files.METRICS, files.SUMMARY, files.FINAL)
 
 
@@ -51,12 +48,18 @@ class RunDirectory:
     Args:
         path: the folder.
         warn: called with a line about each file that cannot be read.
+        options: what messages call the options.
     """
 
-    def __init__(self, path: Path, warn: Callable[[str], None] = lambda line: None) -> None:
-        self.path, self._warn = path, warn
+    def __init__(
+        self,
+        path: Path,
+        warn: Callable[[str], None] = lambda line: None,
+        options: OptionNames = COMMAND_LINE,
+    ) -> None:
+        self.path, self._warn, self._options = path, warn, options
         self._metrics: IO[str] | None = None
-        self._lock = RunLock(path, warn)
+        self._lock = RunLock(path, warn, options)
         self._has_records = False
 
     @property
@@ -81,7 +84,7 @@ class RunDirectory:
             self._lock.acquire(patience)
         except OSError as error:
             what = f"cannot write to the run directory {self.path}"
-            raise StorageError.of(error, what, _OTHER_PLACE) from error
+            raise StorageError.of(error, what, self._other_place) from error
         return self._compare_with_earlier(config, resume)
 
     @contextmanager
@@ -94,7 +97,7 @@ class RunDirectory:
                 raise self._removed(self.path) from error
             raise StorageError(
                 f"cannot write to the run directory {self.path}: {error.strerror or error}; "
-                f"{_OTHER_PLACE}"
+                f"{self._other_place}"
             ) from error
 
     def finished(
@@ -143,6 +146,14 @@ class RunDirectory:
             write(self.path / files.METRICS, lines)
             self._metrics = (self.path / files.METRICS).open("a")
         return [metrics.records[i] for i in kept]
+
+    def read_metrics(self) -> files.Metrics:
+        """Return the records; a file that cannot be read is reported and has none."""
+        try:
+            return files.read_metrics(self.path / files.METRICS)
+        except UnreadableError as error:
+            self._warn(f"{error}; it is ignored")
+            return files.Metrics([], [], [], False)
 
     def record(self, record: Record) -> None:
         """Append a line to metrics.jsonl."""
@@ -204,14 +215,14 @@ class RunDirectory:
     def _compare_with_earlier(self, config: Mapping[str, Any], resume: bool) -> bool:
         found_files = [name for name in _FILES_OF_A_RUN if os.path.lexists(self.path / name)]
         if os.path.lexists(self.checkpoints) and not self.checkpoints.is_dir():
-            raise InputError(f"{self.checkpoints} is not a folder; {_START_AGAIN}")
+            raise InputError(f"{self.checkpoints} is not a folder; {self._start_again}")
         has_checkpoints = any(self.checkpoints.glob("step-*"))
         if not found_files and not has_checkpoints:
             return False
         if not resume:
             raise InputError(
-                f"{self.path} already holds a run; choose another run.name, or resume=true to "
-                "continue it"
+                f"{self.path} already holds a run; choose another {self._options.directory}, or "
+                f"{self._options.resume} to continue it"
             )
         path = self.path / files.CONFIG
         problem = f"{path} is missing"
@@ -222,16 +233,26 @@ class RunDirectory:
         if before is not None:
             found = differences(compared_settings(before), compared_settings(config))
             if found:
-                raise InputError(refusal(self.path, found))
+                raise InputError(refusal(self.path, found, self._options))
             return True
         if not has_checkpoints:
             raise InputError(
                 f"{problem}, and no checkpoint says which settings {self.path} was run with; "
-                f"{_START_AGAIN}"
+                f"{self._start_again}"
             )
         if not os.path.lexists(path):
             self._warn(f"{problem}; the settings are compared with those in the checkpoint")
         return False  # `begin` reports a file that cannot be read
+
+    @property
+    def _other_place(self) -> str:
+        folder = self._options.folder
+        return f"free some space and start the run again, or choose another folder by {folder}"
+
+    @property
+    def _start_again(self) -> str:
+        other = self._options.directory
+        return f"choose another {other}, or remove the run directory to start again"
 
     def _read_earlier_metrics(self) -> files.Metrics:
         path = self.path / files.METRICS

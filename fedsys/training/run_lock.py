@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import IO
 
 from fedsys.core.errors import InputError
+from fedsys.training.option_names import COMMAND_LINE, OptionNames
 
 _SECONDS_BEFORE_WAIT_IS_REPORTED = 0.5
 _SECONDS_BETWEEN_ATTEMPTS = 0.2
@@ -22,10 +23,13 @@ class RunLock:
     Args:
         folder: the run directory.
         warn: called with a line if the lock has to be waited for.
+        options: what messages call the options.
     """
 
-    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
-        self._folder, self._warn = folder, warn
+    def __init__(
+        self, folder: Path, warn: Callable[[str], None], options: OptionNames = COMMAND_LINE
+    ) -> None:
+        self._folder, self._warn, self._options = folder, warn, options
         self._path = folder / ".lock"
         self._file: IO[str] | None = None
         self._created: list[Path] = []
@@ -61,8 +65,8 @@ class RunLock:
                 if waited >= patience:
                     self._created = []
                     raise InputError(
-                        f"another run is writing to {self._folder}; choose another run.name or "
-                        "run.dir"
+                        f"another run is writing to {self._folder}; choose another "
+                        f"{self._options.directory}"
                     ) from None
                 if waited > _SECONDS_BEFORE_WAIT_IS_REPORTED and not is_reported:
                     is_reported = True

@@ -131,8 +131,8 @@ class Runner:
         rounds = self.communicator.traffic.rounds
         ending = self.best.ending(step, rounds)
         last = self._points.shared(self.algorithm.solution(state), step)
-        z, step = self.best.kept(self._oracle) or (last, step)
-        variables = self._points.named(self._points.of_all_clients(z, step))
+        z, of_step = self.best.kept(self._oracle) or (last, step)
+        variables = self._points.named(self._points.of_all_clients(z, of_step))
         try:
             models = ClientModels(self._method, state, step, self.communicator)
             report = self._evaluation.report(z, models)
@@ -141,7 +141,8 @@ class Runner:
         for line in (report or {}).get("warnings", ()):
             self._recorder.warn(line)
         given = self.algorithm, self.theory, report, self.warnings, self.observer.states
-        result = Result(state, self.records, variables, *given, *ending)
+        what = type(self.problem).__name__
+        result = Result(state, self.records, variables, *given, *ending, what)
         return result if self._oracle.uses_autograd else result.for_autograd()
 
     def _saving(self, checkpoints: Checkpoints) -> Saving:
@@ -238,8 +239,7 @@ class Runner:
         if self._start is not None and self._oracle.synchronised_buffers is not None:
             # The first step changes BatchNorm's statistics in place.
             self._record_start(state)
-        if not self.observer.is_idle:
-            self.observer.see(step, state, self.communicator)
+        self.observer.collect(step, state, self.communicator)
 
     def after(self, step: int, state: State, entering: State, communicated: bool) -> None:
         """Record, save and pass on the state after `step` steps, where that is due.

@@ -39,7 +39,7 @@ class Saving:
         like = next(iter(fields.values()))
         memory = {name: like.new_empty(hosted, n) for name, n in snapshot.memory.items()}
         if fields.keys() & memory.keys():
-            raise InputError("the checkpoint names a variable twice; give another run.name")
+            raise InputError("the checkpoint names a variable twice; choose another run directory")
         best = {name: like.new_empty(hosted, n) for name, n in snapshot.best_rows.items()}
         wanted = {**fields, **memory, **best}
         buffers = self.oracle.synchronised_buffers

@@ -73,7 +73,7 @@ def sweep(
     _refuse_repeated("seeds", seeds)
     oracles: dict[Any, Oracle] = {}
     planned: list[_Planned] = []
-    for name, algorithm, numbers in _settings(_named(algorithms), grid):
+    for name, algorithm, numbers in _settings(named_algorithms(algorithms), grid):
         for seed in seeds:
             own = default_communicator(algorithm) if communicator is None else communicator
             site = make_site(world, clients, seed, dtype, device)
@@ -118,12 +118,12 @@ def _prepared(lanes: Sequence[Lane], end: Callable[[Lane, Outcome], None]) -> li
     if not ready:
         raise refused[0][1]
     for lane, reason in refused:
-        warnings.warn(f"sweep: a run is left out: {reason}", RuntimeWarning, stacklevel=3)
         end(lane, reason)
+        warnings.warn(f"sweep: a run is left out: {reason}", RuntimeWarning, stacklevel=3)
     return ready
 
 
-def _named(algorithms: Algorithms) -> dict[str, Algorithm[Any, Any]]:
+def named_algorithms(algorithms: Algorithms) -> dict[str, Algorithm[Any, Any]]:
     """Return the algorithms by name; those of one class are numbered."""
     if isinstance(algorithms, Mapping):
         return dict(algorithms)

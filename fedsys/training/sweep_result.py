@@ -14,6 +14,7 @@ from fedsys.core.algorithm import Algorithm
 from fedsys.core.errors import FedsysError, InputError
 from fedsys.core.metrics import Record, headline, metrics_of
 from fedsys.core.metrics import metric as metric_named
+from fedsys.training.frames import frame
 from fedsys.training.result import Result
 
 
@@ -118,16 +119,12 @@ class SweepResult:
 
         Requires pandas.
         """
-        try:
-            import pandas as pd  # type: ignore[import-untyped, unused-ignore]
-        except ImportError:
-            raise InputError("frame() needs pandas; install it, or read SweepResult.runs") from None
-        rows = [
+        rows = (
             {"algorithm": run.name, **run.numbers, "seed": run.seed, **record}
             for run in self.runs
             for record in run.records
-        ]
-        return pd.DataFrame(rows)
+        )
+        return frame(rows, f"{type(self).__name__}.runs")
 
     @override
     def __repr__(self) -> str:

@@ -142,7 +142,7 @@ def test_a_checkpoint_without_settings_needs_its_config_yaml(
     fedsys: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("fedsys.training.job.compared_settings", lambda *_: None)
+        patched.setattr("fedsys.training.recorded_run.compared_settings", lambda *_: None)
         assert fedsys(*GAME).returncode == 0
     run = tmp_path / "runs/mine"
     assert verified(sealed(run / "checkpoints")[-1]).settings == {}

@@ -197,7 +197,6 @@ def test_best_compares_the_means_over_the_seeds_and_repr_shows_all_settings() ->
 
 
 def test_frame_has_a_row_for_every_record() -> None:
-    pytest.importorskip("pandas")
     found = fedsys.sweep(TOY, LSGD(local_steps=2), lr=[0.1, 0.2], seeds=[5], rounds=2, clients=2)
     frame = found.frame()
     assert len(frame) == 2 * 3
