@@ -20,7 +20,7 @@ def descend(x: Tensor, direction: Tensor, lr: float | Tensor) -> Tensor:
         lr: a number, or one for each row [C, 1].
     """
     one = _ONE.get(x.dtype)
-    if one is None or type(lr) is not float or not x.is_cpu or direction.dtype is not x.dtype:
+    if one is None or type(lr) is not float or not x.is_cpu:
         return x - lr * direction
     return torch.addcmul(x, direction, one, value=-lr)
 
@@ -36,10 +36,10 @@ def add_scaled(
         scale: a number, or one for each row [C, 1].
         out: where to write the result; a new tensor by default.
     """
-    if isinstance(scale, Tensor):
+    if type(scale) is not float and isinstance(scale, Tensor):  # isinstance alone takes longer
         return torch.addcmul(x, direction, scale, out=out)
     if out is None:
-        return torch.add(x, direction, alpha=scale)
+        return x.add(direction, alpha=scale)
     if out is x:
         return x.add_(direction, alpha=scale)
     return torch.add(x, direction, alpha=scale, out=out)
