@@ -83,14 +83,15 @@ class Aggregator:
 
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
         """Return the weighted means of `fields` [C, ...] on every rank: one all-reduce."""
-        weights = self._weights_at(step)
+        all_take_part = self._participation is None
+        weights = self._all_weights if all_take_part else self._weights_at(step)
         if self._drops_nonfinite:
             return as_rows(self._mean_of_finite(fields, weights, traffic, step), fields)
         sums = local_sums(fields, weights)
         size = sums.nbytes
         traffic.timed(self._transport.all_reduce, sums)
         traffic.exchanges += 1
-        traffic.bytes_up += self._bytes_per_client(size, step)
+        traffic.bytes_up += size if all_take_part else self._bytes_per_client(size, step)
         traffic.bytes_down += size
         return as_rows(sums, fields)
 

@@ -233,7 +233,7 @@ class Communicator(Exchanges):
     def _communicates(self, step: int) -> bool:
         """Return whether iteration `step` is a communication step."""
         schedule = self.schedule
-        assert isinstance(schedule, Every)
+        assert type(schedule) is Every
         return schedule.communicates(step)
 
     def _coins(self, step: int) -> Mapping[str, bool] | None:

@@ -20,8 +20,11 @@ def local_sums(fields: tuple[Tensor, ...], weights: Weights) -> Tensor:
     """
     if len(fields) == 1:
         field = fields[0]
-        if len(weights.values) == 1 and weights.present is None:
-            return field.contiguous() * weights.values[0]
+        if weights.present is None:
+            if len(weights.values) == 1:
+                return field.contiguous() * weights.values[0]
+            if field.dim() == 2 and field.is_contiguous():
+                return torch.mm(weights.row(field), field)  # half the time of mv of the transpose
         return _local_sum(field, weights)
     sizes = [field.numel() // field.shape[0] for field in fields]
     buffer = recycled(fields[0], sum(sizes))
@@ -46,7 +49,7 @@ def _local_sum(field: Tensor, weights: Weights, out: Tensor | None = None) -> Te
         # Contiguous, so that rows that share their memory are summed in the same order as others.
         rows = field.reshape(clients, -1).contiguous()
     out = None if out is None else out.unsqueeze(0)
-    return torch.mm(weights.row(rows), rows, out=out)  # half the time of mv of the transpose
+    return torch.mm(weights.row(rows), rows, out=out)
 
 
 def as_rows(buffer: Tensor, fields: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +17,9 @@ from fedsys.core.traffic import Traffic
 _NO_COINS = np.empty((0, 0), dtype=np.bool_)
 
 
-class _Round(NamedTuple):
-    """The coins of the steps `first`..`last`; the last one communicates."""
-
-    first: int
-    last: int
-    others: np.ndarray  # [coins, steps]
+_Round = tuple[int, int, np.ndarray]
+"""The steps `first`..`last`, of which the last one communicates, and their other coins [coins,
+steps]. A plain tuple, because one is made in every round."""
 
 
 class SkipCoin(Communicator):
@@ -48,7 +44,7 @@ class SkipCoin(Communicator):
     @override
     def mean(self, fields: tuple[Tensor, ...], traffic: Traffic, step: int) -> tuple[Tensor, ...]:
         means = super().mean(fields, traffic, step)
-        if self._round is not None and step == self._round.last:
+        if self._round is not None and step == self._round[1]:
             assert isinstance(self.schedule, Coins)
             self._round = self._announce(self.schedule, step + 1, traffic)
         return means
@@ -71,22 +67,23 @@ class SkipCoin(Communicator):
 
     @override
     def _communicates(self, step: int) -> bool:
-        if self._round is None:
+        if (known := self._round) is None:
             if self._given is not None:
                 return self._given.is_heads(step)
             return super()._communicates(step)
-        first, last, _ = self._round
+        first, last, _ = known
         assert first <= step <= last, f"no coins for step {step}"
         return step == last
 
     @override
     def _coins(self, step: int) -> Mapping[str, bool] | None:
-        if self._given is not None:
-            return self._given.others(step)
-        if self._round is None or self._round.others is _NO_COINS:
+        if (known := self._round) is None:
+            return None if self._given is None else self._given.others(step)
+        first, _, others = known
+        if others is _NO_COINS:
             return None
         assert isinstance(self.schedule, Coins)
-        flips = self._round.others[:, step - self._round.first].tolist()
+        flips = others[:, step - first].tolist()
         return dict(zip(self.schedule.others, flips, strict=True))
 
     def _announce(self, coins: Coins, step: int, traffic: Traffic) -> _Round:
@@ -96,13 +93,13 @@ class SkipCoin(Communicator):
         last = traffic.timed(self.transport.broadcast_int, heads)
         traffic.bytes_control += 8
         if not coins.others:
-            return _Round(step, last, _NO_COINS)
+            return step, last, _NO_COINS
         others = np.empty((len(coins.others), last + 1 - step), dtype=np.bool_)
         if is_server:
             others[:] = self._flips.others(step, last)
         traffic.timed(self.transport.broadcast, torch.from_numpy(others))
         traffic.bytes_control += others.nbytes
-        return _Round(step, last, others)
+        return step, last, others
 
 
 def use_coins(communicator: SkipCoin, coins: GivenCoins | None) -> None:

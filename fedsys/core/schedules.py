@@ -240,6 +240,8 @@ Rate = float | Schedule
 
 def at(rate: Rate | FromTheory, step: int) -> float:
     """Return the value of a step size or weight in iteration `step`."""
+    if type(rate) is float:  # the usual case; isinstance of an abstract class takes four times
+        return rate
     if isinstance(rate, Schedule):
         return rate.at(step)
     return number(rate)

@@ -19,6 +19,7 @@ from fedsys.problems.counting import count_calls
 GivenDraws = Callable[[int, int, int], int | Sequence[int]]
 """Samples given by the user: a function of (client, step, k), one index or one for each of B."""
 
+_new = object.__new__
 _FIRST_DRAW_OF_INIT = 1 << 20
 """The first draw k of `init`, which must not share draws with iteration 0."""
 
@@ -58,6 +59,8 @@ class SteppingOracle:
         count_calls(cls)
 
     def __init__(self, site: Site) -> None:
+        # A dictionary that does not share its keys with those of other instances is copied faster.
+        self.__dict__ = {"step": 0, "calls": 0, "passes": 0}
         self.site = site
         self.sizes = [1] * len(site.hosted)
         self.warnings: dict[str, str] = {}
@@ -66,7 +69,7 @@ class SteppingOracle:
 
     def at(self, step: int) -> Self:
         """Return the same oracle at the beginning of iteration `step`."""
-        bound = object.__new__(type(self))  # copy.copy takes thirty times as long
+        bound = _new(self.__class__)  # copy.copy takes thirty times as long
         fields = bound.__dict__ = self.__dict__.copy()
         fields["step"] = step
         fields["_drawn"] = fields["calls"] = fields["passes"] = 0

@@ -12,6 +12,7 @@ from fedsys.algorithms.variational.base import PointState
 from fedsys.algorithms.variational.lesgd import LESGD
 from fedsys.algorithms.variational.lsgd import LSGD
 from fedsys.core.algorithm import fill_in
+from fedsys.core.arithmetic import descend
 from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.schedules import at
@@ -45,7 +46,7 @@ class GDA(LSGD):
     @override
     def step(self, s: PointState, oracle: Variational, sync: Sync) -> PointState:
         lr = at(self.lr, oracle.step)
-        z = sync(s.z - lr * oracle.operator(s.z, oracle.draw()))
+        z = sync(descend(s.z, oracle.operator(s.z, oracle.draw()), lr))
         return PointState(oracle.prox(z, lr))
 
     @override
@@ -82,8 +83,8 @@ class EG(LESGD):
         self, s: PointState, oracle: Variational, sync: Sync
     ) -> tuple[PointState, Tensor]:
         lr = at(self.lr, oracle.step)
-        x = oracle.prox(sync(s.z - lr * oracle.operator(s.z, oracle.draw())), lr)
-        z = oracle.prox(sync(s.z - lr * oracle.operator(x, oracle.draw())), lr)
+        x = oracle.prox(sync(descend(s.z, oracle.operator(s.z, oracle.draw()), lr)), lr)
+        z = oracle.prox(sync(descend(s.z, oracle.operator(x, oracle.draw()), lr)), lr)
         return PointState(z), x
 
     @override

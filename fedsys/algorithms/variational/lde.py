@@ -12,6 +12,7 @@ from typing_extensions import override
 from fedsys.algorithms.averaged import ExtrapolatingAlgorithm
 from fedsys.algorithms.variational.base import VariationalAlgorithm
 from fedsys.core.algorithm import State, fill_in
+from fedsys.core.arithmetic import descend
 from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.schedules import number
@@ -62,9 +63,9 @@ class LDE(VariationalAlgorithm[DualState], ExtrapolatingAlgorithm[Variational, D
     ) -> tuple[DualState, Tensor]:
         lr = number(self.lr)
         weight = (oracle.step + 1) * lr
-        x = sync(s.z - lr * oracle.operator(s.u, oracle.draw()))
+        x = sync(descend(s.z, oracle.operator(s.u, oracle.draw()), lr))
         v = oracle.mirror(x, weight)
-        z = sync(s.z - lr * oracle.operator(v, oracle.draw()))
+        z = sync(descend(s.z, oracle.operator(v, oracle.draw()), lr))
         return DualState(z, oracle.mirror(z, weight)), v
 
     @override

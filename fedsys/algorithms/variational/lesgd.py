@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fedsys.algorithms.variational.base import ExtrapolatingPointAlgorithm, PointState
 from fedsys.core.algorithm import fill_in
+from fedsys.core.arithmetic import descend
 from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.schedules import at, number
@@ -49,8 +50,8 @@ class LESGD(ExtrapolatingPointAlgorithm):
         self, s: PointState, oracle: Variational, sync: Sync
     ) -> tuple[PointState, Tensor]:
         lr = at(self.lr, oracle.step)
-        x = sync(oracle.prox(s.z - lr * oracle.operator(s.z, oracle.draw()), lr))
-        z = sync(oracle.prox(s.z - lr * oracle.operator(x, oracle.draw()), lr))
+        x = sync(oracle.prox(descend(s.z, oracle.operator(s.z, oracle.draw()), lr), lr))
+        z = sync(oracle.prox(descend(s.z, oracle.operator(x, oracle.draw()), lr), lr))
         return PointState(z), x
 
     @override

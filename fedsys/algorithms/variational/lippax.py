@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from fedsys.algorithms.variational.base import ExtrapolatingPointAlgorithm, PointState
 from fedsys.core.algorithm import fill_in
+from fedsys.core.arithmetic import descend
 from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.schedules import THEORY, FromTheory, Rate, Schedule, at, number
@@ -69,7 +70,7 @@ class LIPPAX(ExtrapolatingPointAlgorithm):
         x = s.z
         for _ in range(int(number(self.inner_steps))):
             x = x - inner_lr * (self._inner_operator(x, oracle) + (x - s.z) / lr)
-        z = sync(s.z - lr * oracle.operator(x, oracle.draw()))
+        z = sync(descend(s.z, oracle.operator(x, oracle.draw()), lr))
         return PointState(z), x
 
     def _inner_operator(self, x: Tensor, oracle: Variational) -> Tensor:

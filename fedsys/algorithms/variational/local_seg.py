@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fedsys.algorithms.variational.base import ExtrapolatingPointAlgorithm, PointState
 from fedsys.core.algorithm import fill_in
+from fedsys.core.arithmetic import descend
 from fedsys.core.constants import Theory
 from fedsys.core.oracles import Variational
 from fedsys.core.schedules import at
@@ -42,8 +43,8 @@ class LocalSEG(ExtrapolatingPointAlgorithm):
         self, s: PointState, oracle: Variational, sync: Sync
     ) -> tuple[PointState, Tensor]:
         lr = at(self.lr, oracle.step)
-        half = oracle.prox(s.z - lr * oracle.operator(s.z, oracle.draw()), lr)
-        z = oracle.prox(s.z - lr * oracle.operator(half, oracle.draw()), lr)
+        half = oracle.prox(descend(s.z, oracle.operator(s.z, oracle.draw()), lr), lr)
+        z = oracle.prox(descend(s.z, oracle.operator(half, oracle.draw()), lr), lr)
         return PointState(sync(z)), half
 
     @override

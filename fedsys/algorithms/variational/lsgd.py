@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from fedsys.algorithms.variational.base import PointAlgorithm, PointState
 from fedsys.core.algorithm import fill_in
+from fedsys.core.arithmetic import descend
 from fedsys.core.constants import Theory
 from fedsys.core.errors import InputError
 from fedsys.core.oracles import Variational
@@ -38,7 +39,7 @@ class LSGD(PointAlgorithm):
     @override
     def step(self, s: PointState, oracle: Variational, sync: Sync) -> PointState:
         lr = at(self.lr, oracle.step)
-        x = s.z - lr * oracle.operator(s.z, oracle.draw())
+        x = descend(s.z, oracle.operator(s.z, oracle.draw()), lr)
         return PointState(sync(oracle.prox(x, lr)))
 
     @override

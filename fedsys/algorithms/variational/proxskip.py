@@ -92,7 +92,8 @@ class _CoinFlipping(Algorithm[Variational, ProxSkipState]):
     def step(self, s: ProxSkipState, oracle: Variational, sync: Sync) -> ProxSkipState:
         estimator = self._estimator
         g, memory = estimator(s, oracle, sync)
-        return estimator.state(*self._update(s.x, s.h, g, oracle, sync), *memory)
+        x, h = self._update(s.x, s.h, g, oracle, sync)
+        return estimator.state(x, h, *memory) if memory else estimator.state(x, h)
 
     @override
     def solution(self, s: ProxSkipState) -> Tensor:

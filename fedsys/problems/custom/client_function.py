@@ -40,6 +40,8 @@ class ClientFunction(ClientLoop):
         super().__init__(function, hosted, gradients)
         self._recorded: Recorded | None = None
         self._direct: Callable[[Rows], Rows] | None = None
+        self.of_rows: Callable[[Tensor], Tensor] | None = None
+        """The function of rows [C, n] where it depends on nothing else, with little around it."""
         self._data: Any = None
         self.obstacle: str | None = None
         """Why clients are computed one after another; None if they are computed together."""
@@ -229,7 +231,8 @@ class ClientFunction(ClientLoop):
                 )
         is_exact = self._hosted.draws.counts is None
         if is_exact and not self._gradients and self._works_in_inference_mode(start):
-            self._direct = self._function.direct(self._data)
+            self.of_rows = self._function.of_rows(self._data, start[0])
+            self._direct = lambda rows: (self._function.batched(rows, self._data, None),)
 
     def _batched_trial(self, start: Rows) -> Rows:
         """Return the values of a batched function at the start: of a draw, or of all data."""

@@ -87,18 +87,20 @@ class UserFunction:
         """Return the values of all hosted clients, [C, ...], of a function that takes them all."""
         return self._call(rows, data, xi, (len(rows[0]),))
 
-    def direct(self, data: Any) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
-        """Return the batched function of rows alone, with as little around it as possible."""
-        function, returned, what = self._function, self._returned, self.what
-        if not self._is_plain:
-            return lambda rows: (self.batched(rows, data, None),)
+    def of_rows(self, data: Any, start: Tensor) -> Callable[[Tensor], Tensor] | None:
+        """Return the batched function of rows shaped as `start`, with little around it.
 
-        def call(rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            z = rows[0]
+        None if it takes something other than one vector and the data.
+        """
+        if not self._is_plain:
+            return None
+        function, returned, what, shape = self._function, self._returned, self.what, start.shape
+
+        def call(z: Tensor) -> Tensor:
             value = function(z, data)
-            if isinstance(value, Tensor) and value.shape == z.shape:
-                return (value,)
-            return (returned.flatten(value, (len(z),), what),)
+            if isinstance(value, Tensor) and value.shape == shape:
+                return value
+            return returned.flatten(value, (len(z),), what)
 
         return call
 

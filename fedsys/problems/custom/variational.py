@@ -115,9 +115,10 @@ class GameOracle(OperatorRows, OperatorOracle):
 
     @override
     def draw(self) -> Draw:
-        xi = self._next()
         if self._scale == 0:
-            return xi
+            self._drawn += 1
+            return self.step, self._drawn - 1
+        xi = self._next()
         noise = self.site.convert(self._noises.normal(*xi, self.z0.shape[1]))
         return xi, self._scale * noise
 
@@ -151,11 +152,12 @@ class VariationalFunctionOracle(OneOperator, GameOracle):
         GameOracle.__init__(self, problem, site, [z], split, (NONE, NONE))
         self._set_term(z, problem.terms)
         self._operator = self._function("operator", problem.operator, [z], z, (self.z0,))
+        self._of_rows = self._operator.of_rows
 
     @override
     def operator(self, z: Tensor, xi: Draw) -> Tensor:
         if self._scale == 0:
-            return self._operator((z,), xi)[0]
+            return self._operator((z,), xi)[0] if self._of_rows is None else self._of_rows(z)
         drawn, noise = xi
         F: Tensor = self._operator((z,), drawn)[0] + noise
         return F

@@ -107,6 +107,19 @@ def test_large_finite_features_are_not_taken_for_infinite_ones() -> None:
     data.require_fits(torch.float64)
 
 
+def test_the_check_of_a_data_set_takes_no_memory() -> None:
+    inputs, labels = torch.ones(16_000, 1_000), torch.zeros(16_000, dtype=torch.int64)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts at the memory in use
+    before = peak_memory()
+    Dataset(inputs, labels, inputs[:1], labels[:1], classes=2)
+    assert peak_memory() - before < inputs.nbytes / 4
+
+
+def peak_memory() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
 class Given:
     """A data set of one's own."""
 
