@@ -5,8 +5,7 @@ Axes: C hosted clients, B samples of a draw, n entries of a variable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from fedsys.clients.tracing import Recorded, record
 from fedsys.core.errors import InputError, debugs
 from fedsys.problems.custom.client_loop import TRIAL, ClientLoop, Hosted, Rows, Xi
 from fedsys.problems.custom.draws import Watch, to_indices, unused_generator
+from fedsys.problems.custom.function_rows import outside_of_inference, plain, stacked
 from fedsys.problems.custom.user_function import UserFunction
 
 _CHUNK = 256
@@ -64,20 +64,20 @@ class ClientFunction(ClientLoop):
             return self.full(rows, xi[0])[0]
         if self._recorded is not None:
             return self._recorded(*rows, *self._indices(xi))
-        with _outside_of_inference():
-            rows = _plain(rows)
+        with outside_of_inference():
+            rows = plain(rows)
             if self.obstacle is None:
                 return self._together(rows, self._indices(xi))
             pairs = enumerate(self._hosted.site.hosted)
             found = [self._alone(row, tuple(r[row] for r in rows), xi) for row, _ in pairs]
-        return _stacked(found)
+        return stacked(found)
 
     def full(self, rows: Rows, step: int) -> tuple[Rows, Tensor]:
         """Return the values on all data of each client, and [C, 1], where they are random."""
         hosted, C = self._hosted, len(self._hosted.site.hosted)
         count = hosted.draws.common_count
-        with _outside_of_inference(rows):
-            rows = _plain(rows)
+        with outside_of_inference(rows):
+            rows = plain(rows)
             if self.obstacle is None and hosted.draws.counts is None:
                 return self._together(rows, ()), rows[0].new_zeros(C, 1)
             if self.obstacle is None and count is not None:
@@ -87,11 +87,11 @@ class ClientFunction(ClientLoop):
                 value, drew = self._full_of(row, tuple(r[row] for r in rows), step)
                 found.append(value)
                 noisy.append([float(drew)])
-        return _stacked(found), rows[0].new_tensor(noisy)
+        return stacked(found), rows[0].new_tensor(noisy)
 
     def at_samples(self, rows: Rows, picks: Sequence[int]) -> Rows:
         """Return the values at one sample of each client."""
-        with _outside_of_inference(rows):
+        with outside_of_inference(rows):
             if self.obstacle is None:
                 device = self._hosted.site.device
                 return self._together(rows, (to_indices(picks, device)[:, None],))
@@ -100,7 +100,7 @@ class ClientFunction(ClientLoop):
                 own = tuple(r[row] for r in rows)
                 with self._generators.at(self._hosted.site.hosted[row], (0, pick)):
                     found.append(self._differentiated(partial(self._chosen, row, pick), own))
-        return _stacked(found)
+        return stacked(found)
 
     def _chosen(self, row: int, pick: int, rows: Rows) -> Tensor:
         return self._value(row, rows, None, [pick])
@@ -178,7 +178,7 @@ class ClientFunction(ClientLoop):
         site, rows = self._hosted.site, tuple(row[0].clone() for row in start)
         if self._hosted.batched:
             return (), False
-        with _outside_of_inference():
+        with outside_of_inference():
             value, drew = self._full_of(0, rows, 0)
             again, _ = self._full_of(0, rows, 0)
         what, client = self._function.what, site.hosted[0]
@@ -193,7 +193,7 @@ class ClientFunction(ClientLoop):
 
     def _try_out_others(self, start: Rows) -> None:
         """Call the function of the other hosted clients once; refuse what is not finite."""
-        with _outside_of_inference():
+        with outside_of_inference():
             for row, client in enumerate(self._hosted.site.hosted[1:], start=1):
                 found, _ = self._full_of(row, tuple(one[row].clone() for one in start), 0)
                 for value in found:
@@ -219,7 +219,7 @@ class ClientFunction(ClientLoop):
                 f"{self._function.what} is batched and takes rng; a generator belongs to one "
                 "client: declare samples=, or use batched=False"
             )
-        with _outside_of_inference():
+        with outside_of_inference():
             first, again = self._batched_trial(start), self._batched_trial(start)
         for one, other in zip(first, again, strict=True):
             self._check_numbers(one, "all clients")
@@ -269,7 +269,7 @@ class ClientFunction(ClientLoop):
         self._unused = unused_generator(self._rng)
         watch = Watch(self._unused)
         try:
-            with _outside_of_inference():
+            with outside_of_inference():
                 mapped, _ = self.full(start, 0)
         except Exception as error:
             return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -292,22 +292,3 @@ class ClientFunction(ClientLoop):
                 lambda *given: self._together(given[:count], given[count:]), *examples
             )
         return None
-
-
-def _stacked(found: Sequence[Rows]) -> Rows:
-    return tuple(torch.stack(parts) for parts in zip(*found, strict=True))
-
-
-@contextmanager
-def _outside_of_inference(rows: Rows = ()) -> Iterator[None]:
-    """Let a user's function use autograd: steps run in inference mode, which forbids it.
-
-    The graph is kept if one of the rows requires a gradient.
-    """
-    with torch.inference_mode(False), torch.set_grad_enabled(any(r.requires_grad for r in rows)):
-        yield
-
-
-def _plain(rows: Rows) -> Rows:
-    """Return rows that autograd can use; those of inference mode are copied."""
-    return tuple(row.clone() if row.is_inference() else row for row in rows)
