@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 RANKS  ?= 4
-JOBS   ?= 3
+JOBS   ?= 2
 ARGS   ?=
 TORCH  ?= 2.15.0
 
@@ -62,9 +62,9 @@ bench: $(VENV)/.run ## measure fedsys against plain PyTorch and raw collectives
 reproduce: $(VENV)/.run ## reproduce a figure or table of a paper: ARGS="proxskip_fig1"; without ARGS, list them
 	@$(BIN)/fedsys-reproduce $(or $(ARGS),list)
 
-docs: $(VENV)/.docs ## build the documentation into site/, without a network; warnings are errors
+docs: $(VENV)/.docs ## build the documentation into site/ and test its code; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest --nbmake --nbmake-timeout=300 examples
+	$(BIN)/python -m pytest -n $(JOBS) --nbmake --nbmake-timeout=300 examples tests/docs
 	@echo 'site/index.html; with the search: python3 -m http.server --directory site'
 
 format: $(VENV)/.dev ## fix lint errors and format the Python files

@@ -22,7 +22,7 @@ class Browser:
 
     def __init__(self) -> None:
         assert CHROMIUM is not None
-        self._home = TemporaryDirectory()
+        self._home = TemporaryDirectory(ignore_cleanup_errors=True)
         low_read, self._write = os.pipe()
         self._read, low_write = os.pipe()
         # Keep descriptors 3 and 4 free: Chromium reads from 3 and writes to 4.

@@ -70,10 +70,11 @@ class ByRows:
         return [np.flatnonzero(np.array(self.owners) == client) for client in range(clients)]
 
 
+POOLED = {"evaluation": "pooled"}  # the default of clients that own their data sums counts
 METHODS: dict[str, tuple[type[Any], Any, dict[str, Any]]] = {
-    "adafgda": (DeepAUC, AdaFGDA(local_steps=3), {}),
-    "localscgdam": (CompositionalAUC, LocalSCGDAM(local_steps=3), {}),
-    "fedavg": (BinaryClassification, FedAvg(local_steps=3), {"loss": "ratio"}),
+    "adafgda": (DeepAUC, AdaFGDA(local_steps=3), POOLED),
+    "localscgdam": (CompositionalAUC, LocalSCGDAM(local_steps=3), POOLED),
+    "fedavg": (BinaryClassification, FedAvg(local_steps=3), {"loss": "ratio", **POOLED}),
     "fedbio": (GroupFair, FedBiO(local_steps=3), {"validation_per_group": 4}),
 }
 

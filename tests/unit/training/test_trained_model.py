@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from sklearn.metrics import roc_auc_score
-from support.processes import run_python
+from support.processes import Done, run_python
 from torch import nn
 
-import fedsys
+from fedsys import load_model
+from fedsys.cli.models import main as use_model
 from fedsys.core.errors import InputError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "hospitals"
@@ -40,12 +41,25 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fedsys_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_python(folder, "-m", "fedsys", *arguments)
+@pytest.fixture
+def command(
+    hospitals: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Done]:
+    """`fedsys predict ...` and `fedsys export ...` in the folder of the example."""
+    monkeypatch.chdir(hospitals)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*arguments: str) -> Done:
+        capfd.readouterr()
+        return Done(use_model(arguments), *capfd.readouterr())
+
+    return run
 
 
 def test_predictions_have_the_auc_that_the_run_reported(hospitals: Path) -> None:
-    done = fedsys_command(hospitals, "predict", "runs/run", "all.csv", "-o", "scores.csv")
+    done = run_python(
+        hospitals, "-m", "fedsys", "predict", "runs/run", "all.csv", "-o", "scores.csv"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     with (hospitals / "all.csv").open() as truth, (hospitals / "scores.csv").open() as scores:
         labels = [row["diagnosis"] == "malignant" for row in csv.DictReader(truth)]
@@ -61,7 +75,7 @@ def test_predictions_have_the_auc_that_the_run_reported(hospitals: Path) -> None
 
 
 def test_a_loaded_model_is_in_evaluation_mode_and_has_the_trained_weights(hospitals: Path) -> None:
-    model = fedsys.load_model(hospitals / "runs/run")
+    model = load_model(hospitals / "runs/run")
     assert not model.training
     assert model.classes == ["benign", "malignant"]
     variables = load_file(hospitals / "runs/run/final.safetensors")
@@ -71,12 +85,12 @@ def test_a_loaded_model_is_in_evaluation_mode_and_has_the_trained_weights(hospit
 
 @pytest.mark.parametrize(("kind", "file"), [("torch", "model.pt2"), ("onnx", "model.onnx")])
 def test_an_export_agrees_with_the_module_and_has_a_card(
-    hospitals: Path, kind: str, file: str
+    command: Callable[..., Done], hospitals: Path, kind: str, file: str
 ) -> None:
-    done = fedsys_command(hospitals, "export", "runs/run", "--format", kind, "-o", kind)
+    done = command("export", "runs/run", "--format", kind, "-o", kind)
     assert done.returncode == 0, done.stderr
     inputs = torch.randn(7, 30, generator=torch.Generator().manual_seed(1))
-    expected = fedsys.load_model(hospitals / "runs/run")(inputs).detach()
+    expected = load_model(hospitals / "runs/run")(inputs).detach()
     if kind == "torch":
         found = torch.export.load(hospitals / kind / file).module()(inputs).detach()
     else:
@@ -108,7 +122,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", list(WRONG))
-def test_what_cannot_be_used_is_named_in_one_line(hospitals: Path, name: str) -> None:
+def test_what_cannot_be_used_is_named_in_one_line(
+    command: Callable[..., Done], hospitals: Path, name: str
+) -> None:
     text = (hospitals / "all.csv").read_text()
     (hospitals / "short.csv").write_text(text.replace("mean_radius", "radius", 1))
     (hospitals / "text.csv").write_text(text.replace("\n", "\nlarge", 1))
@@ -124,14 +140,16 @@ def test_what_cannot_be_used_is_named_in_one_line(hospitals: Path, name: str) ->
         note["model"] = {"_target_": "os.system", "command": "touch hacked"}
         (folder / "model.json").write_text(change or json.dumps(note))
     arguments, message = WRONG[name]
-    done = fedsys_command(hospitals, *arguments)
+    done = command(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (hospitals / "hacked").exists()
 
 
-def test_images_are_prepared_as_in_training(tmp_path: Path) -> None:
+def test_images_are_prepared_as_in_training(
+    command: Callable[..., Done], fedsys: Callable[..., Done], tmp_path: Path
+) -> None:
     stream = np.random.default_rng(0)
     for name in ("dark", "light"):
         (tmp_path / "images" / name).mkdir(parents=True)
@@ -141,9 +159,9 @@ def test_images_are_prepared_as_in_training(tmp_path: Path) -> None:
             image.save(tmp_path / "images" / name / f"{number}.png")
     options = ["dataset=images", "dataset.path=images", "dataset.size=8", "dataset.channels=1"]
     run = [*options, "problem=classification", "algorithm=fedavg", "rounds=30", "clients=2"]
-    done = fedsys_command(tmp_path, *run, "run.name=run", "model.hidden=[8]")
+    done = fedsys(*run, "run.name=run", "model.hidden=[8]")
     assert done.returncode == 0, done.stderr
-    done = fedsys_command(tmp_path, "predict", "runs/run", "images")
+    done = command("predict", "runs/run", "images")
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert len(rows) == 20
     right = [float(row[f"score_{row['sample'].split('/')[0]}"]) > 0.5 for row in rows]
@@ -154,18 +172,18 @@ def test_a_model_of_ones_own_is_given(hospitals: Path) -> None:
     net = nn.Sequential(
         nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
     )
-    loaded = fedsys.load_model(hospitals / "runs/run", model=net)
+    loaded = load_model(hospitals / "runs/run", model=net)
     assert loaded.net is net
     with pytest.raises(InputError, match="do not fit the model Linear"):
-        fedsys.load_model(hospitals / "runs/run", model=lambda: nn.Linear(30, 2))
+        load_model(hospitals / "runs/run", model=lambda: nn.Linear(30, 2))
 
 
-def test_the_script_of_the_example_has_at_most_20_lines_and_runs(hospitals: Path) -> None:
+def test_the_script_of_the_example_has_at_most_20_lines_and_runs(
+    hospitals: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (EXAMPLE / "train.py").read_text()
     code = [line for line in text.splitlines() if line.strip() and not line.startswith('"""')]
     assert len(code) <= 20
-    short = text.replace("rounds=60", "rounds=1")
-    done = subprocess.run(
-        [sys.executable, "-c", short], cwd=hospitals, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith("test AUC 0.")
+    monkeypatch.chdir(hospitals)
+    exec(compile(text.replace("rounds=60", "rounds=1"), "train.py", "exec"), {})
+    assert capsys.readouterr().out.startswith("test AUC 0.")
