@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 RANKS  ?= 4
-JOBS   ?= 2
+JOBS   ?= 3
 ARGS   ?=
 TORCH  ?= 2.15.0
 
@@ -25,11 +25,11 @@ TORCH_VENV  := .venv-torch-$(TORCH)
 TORCH_TESTS := tests/unit/distributed tests/unit/training/test_checkpoint.py tests/contract/test_private_torch.py
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fuzz test-torch test-cluster kills bench reproduce docs format wheel clean
+.PHONY: help run test test-integration test-fuzz test-torch test-cluster kills bench reproduce docs format wheel clean
 
 help: ## list the targets (the default)
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | \
-	  while IFS='	' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
+	  while IFS='	' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
 	@echo
 	@echo '  make run ARGS="problem=quadratic_game clients=8 rounds=20"   sets Hydra options'
 	@echo '  make run RANKS=2 ARGS="clients=4"                            two clients per process'
@@ -37,11 +37,14 @@ help: ## list the targets (the default)
 run: $(VENV)/.run ## run the main job: 4 clients under torchrun train a classifier for AUC
 	@RANKS=$(RANKS) launch/torchrun.sh $(ARGS)
 
-test: $(VENV)/.dev ## run the linter, the format check, the type checker and the tests
+test: $(VENV)/.dev ## run the linter, the format check, the type checker and most tests, on JOBS processes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+
+test-integration: $(VENV)/.dev ## test whole commands: the wheel, extensions, the README, devices, speed
+	$(BIN)/python -m pytest tests/integration $(ARGS)
 
 test-fuzz: $(VENV)/.dev ## test bad overrides, damaged files, changed settings and killed ranks
 	$(BIN)/python -m pytest tests/fuzz $(ARGS)
