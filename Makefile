@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 RANKS  ?= 4
-JOBS   ?= 3
+JOBS   ?= 2
 ARGS   ?=
 TORCH  ?= 2.15.0
 
@@ -43,7 +43,7 @@ test: $(VENV)/.dev ## run the linter, the format check, the type checker and mos
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
-test-integration: $(VENV)/.dev ## test whole commands: the wheel, extensions, the README, devices, speed
+test-integration: $(VENV)/.dev ## test placement on up to 6 processes, and whole commands: wheel, extensions, README, speed
 	$(BIN)/python -m pytest tests/integration $(ARGS)
 
 test-fuzz: $(VENV)/.dev ## test bad overrides, damaged files, changed settings and killed ranks

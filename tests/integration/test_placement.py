@@ -10,9 +10,11 @@ import torch
 from support.cases import CASES, CLIENTS, SEED, Drive
 from support.processes import Ranks, connected
 
-import fedsys
 from fedsys.communication import Transport
-from fedsys.training.api import default_communicator
+from fedsys.distributed.world import World
+from fedsys.training.api import default_communicator, make_site
+from fedsys.training.plan import Plan
+from fedsys.training.runner import Runner
 
 STEPS = 17
 KEPT = (0, 1, 5, 12, 17)
@@ -37,25 +39,23 @@ def walk(
     return kept, asdict(drive.communicator.traffic)
 
 
-def record(name: str) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
-    """A whole run through the public API; on few cores most of its time goes into evaluation."""
+def record(name: str, world: World) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """A whole run as `fedsys.run` makes it, but all of them in one process group.
+
+    A process group for each of the cases takes most of the time of these tests.
+    """
     case = CASES[name]
-    result = fedsys.run(
-        case.problem,
-        case.algorithm,
-        steps=STEPS,
-        clients=CLIENTS,
-        seed=SEED,
-        dtype="float64",
-        communicator=default_communicator(case.algorithm),
-    )
+    site = make_site(world, CLIENTS, SEED, "float64", "auto")
+    communicator, plan = default_communicator(case.algorithm), Plan(steps=STEPS)
+    runner = Runner(case.problem, case.algorithm, communicator, world, site, plan)
+    runner.prepare()
+    result = runner.run()
     return result.records, result.variables
 
 
 def walk_and_record(names: list[str]) -> dict[str, Any]:
     with connected() as world:
-        walks = {name: walk(name, world.transport) for name in names}
-    return {name: (*record(name), *walks[name]) for name in names}
+        return {name: (*record(name, world), *walk(name, world.transport)) for name in names}
 
 
 @pytest.fixture(scope="module")
